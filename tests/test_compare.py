@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from slide import compare
+from slide.report.page import draw_comparison
 from slide.report.run_files import text_table
 
 
@@ -108,15 +110,79 @@ def test_many_runs_are_lines(runs, capsys):
     for i in range(12):
         folder = runs / f"many/a_run_with_a_long_name_{i}"
         folder.mkdir(parents=True)
-        settings(folder, [f"seed={i}"], seed=i)
+        settings(folder, [], rows=i)
         summary = dict.fromkeys(compare._FACTS.values(), 0.5 + i)
         (folder / "summary.json").write_text(json.dumps(summary))
     compare.main([str(runs / "many"), "--plot", str(runs / "many.png")])
     assert (runs / "many.png").read_bytes().startswith(b"\x89PNG")
     head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["run", "seed", "P@1"]
+    assert head.split()[:3] == ["run", "rows", "P@1"]
     assert "looked up  recall" in head
     assert len(lines) == 12
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two seeds of each of two rates, a third one of the second that goes on, and curves."""
+    for rate in (0.1, 0.2):
+        for seed in range(3):
+            folder = tmp_path / f"lr={rate},seed={seed}"
+            folder.mkdir()
+            settings(folder, [f"optimizer.lr={rate}"], optimizer={"lr": rate}, seed=seed)
+            score = rate + 0.01 * seed
+            lines = [
+                {"step": step, "held/precision": score * step, "train/seconds": step * (1 + seed)}
+                for step in (1, 2, 3)
+            ]
+            log = "".join(json.dumps({**line, "train/loss": rate}) + "\n" for line in lines)
+            (folder / "metrics.jsonl").write_text(log)
+            if seed < 2:
+                summary = {"p_at_1": score, "steps": 3, "train_seconds": 3.0 * (1 + seed)}
+                (folder / "summary.json").write_text(json.dumps(summary))
+    return tmp_path
+
+
+def test_seeds_of_the_same_settings_are_one_line(seeds, capsys):
+    compare.main([str(seeds)])
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    found = [[cell.strip() for cell in line if cell] for line in lines]
+    assert found == [
+        ["run", "seed", "optimizer.lr", "P@1", "steps", "training, s"],
+        *(
+            [
+                *(f"lr={rate},seed=0 and 1 other seed", "0, 1", str(rate)),
+                *(f"{rate + 0.005:.4f} ± 0.0071", "3", "4.5 ± 2.1"),
+            ]
+            if seed == 0
+            else [f"lr={rate},seed=2", "2", str(rate)]
+            for rate in (0.1, 0.2)
+            for seed in (0, 2)
+        ),
+    ]
+    again = seeds / "again"
+    (seeds / "lr=0.1,seed=1").rename(again)
+    settings(again, [], optimizer={"lr": 0.1}, seed=0)  # Not another seed.
+    compare.main([str(again), str(seeds / "lr=0.1,seed=0")])
+    assert "other seed" not in capsys.readouterr().out
+
+
+def test_the_plot_has_precision_over_seconds_and_loss_where_it_can_be_compared(seeds):
+    groups = compare.by_seeds([compare.read_run(each) for each in compare.find_runs([seeds])])
+    names = compare.names_of(groups)
+    figure = draw_comparison(groups, names)
+    assert [axes.get_xlabel() for axes in figure.axes] == ["seconds", "step"] * 2
+    what = "mean of P@1, P@3, P@5, held-out rows"
+    assert [axes.get_ylabel() for axes in figure.axes] == [what, "", "loss", ""]
+    over_seconds, over_steps = figure.axes[:2]
+    assert [line.get_label().strip() for line in over_seconds.lines] == names
+    assert len(over_seconds.collections) == 2, "a band for each of two seeds"
+    mean = over_steps.lines[0].get_xydata()
+    np.testing.assert_allclose(mean, [[step, 0.105 * step] for step in (1, 2, 3)])
+    assert over_seconds.lines[0].get_xdata().tolist() == [2, 3], "both seeds have been there"
+    settings(seeds / "lr=0.1,seed=0", [], loss={"name": "softmax"})
+    groups = compare.by_seeds([compare.read_run(each) for each in compare.find_runs([seeds])])
+    figure = draw_comparison(groups, compare.names_of(groups))
+    assert [axes.get_ylabel() for axes in figure.axes] == [what, ""]
 
 
 def test_mistakes_are_sentences(runs):

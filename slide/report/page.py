@@ -56,7 +56,7 @@ _HELD, _EVALUATED, _RERANKED = "held/precision", "eval/p_at_{}", "reranked/p_at_
 # Precisions to compare runs by, by their names in the log.
 _PRECISIONS = {
     _EVALUATED.format(1): "P@1 of the network, evaluated rows",
-    _HELD: "precision, held-out rows",
+    _HELD: "mean of P@1, P@3, P@5, held-out rows",
 }
 # What a run measures of its active sets: names in the log by what a panel shows.
 _SELECTION = {
@@ -79,6 +79,8 @@ _PARTS = {
 _DASHES = ("-", "--", ":")
 # Least height of a panel of precision: chance often makes smaller differences, which would fill it.
 _SPAN = 0.02
+# Groups of settings that a loss depends on: another function, or other sets.
+_LOSS, _OF_LOSS = "train/loss", ("loss", "sampler", "hash", "schedule")
 _DRAWING: Any = {"svg.fonttype": "none", "svg.hashsalt": "slide"}
 
 
@@ -425,7 +427,7 @@ def svg(figure: "Figure") -> str:
 def draw_loss(run: RunFiles) -> "Figure":
     """The loss over the steps of a run."""
     figure, panel = _panel(ylabel="loss")
-    panel.plot(*run.curve("train/loss"), lw=1)
+    panel.plot(*run.curve(_LOSS), lw=1)
     _from_zero(panel)
     return figure
 
@@ -516,36 +518,75 @@ def draw_times(summary: dict[str, Any]) -> "Figure":
     return figure
 
 
-def draw_comparison(runs: Sequence[RunFiles], names: Sequence[str]) -> "Figure":
-    """Loss and precision of several runs, over steps and over seconds of training."""
+def draw_comparison(groups: Sequence[Sequence[RunFiles]], names: Sequence[str]) -> "Figure":
+    """Precision of runs over seconds of training and over steps; runs of several seeds are one.
+
+    Below them is the loss, if it is the same function of the same kind of sets in all runs.
+    """
     from matplotlib import colormaps
 
+    runs = [run for group in groups for run in group]
     common, columns = _common_precision(runs), 1 if max(map(len, names)) > 50 else 2
-    figure, panels = _grid(2, 2, (8.5, 6.5 + 0.2 * -(-len(runs) // columns)))
-    colors = [f"C{i}" for i in range(len(runs))]
-    if len(runs) > 10:
-        colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(runs)))
-    for i, (run, name, color) in enumerate(zip(runs, names, colors, strict=True)):
-        steps, values = run.curve("train/loss")
-        best, precision = run.curve(common)
+    shown = {common: _PRECISIONS[common]} | ({_LOSS: "loss"} if _same_loss(runs) else {})
+    height = 0.5 + 3 * len(shown) + 0.2 * -(-len(groups) // columns)
+    figure, panels = _grid(len(shown), 2, (8.5, height))
+    colors = [f"C{i}" for i in range(len(groups))]
+    if len(groups) > 10:
+        colors = colormaps["turbo"](np.linspace(0.05, 0.95, len(groups)))
+    for i, (group, name, color) in enumerate(zip(groups, names, colors, strict=True)):
         # Names are no formulas, and a legend leaves out a name that begins with an underscore.
-        shown = f" {name}".replace("$", r"\$")
+        label = f" {name}".replace("$", r"\$")
         dashes = i % len(_DASHES)  # Shorter dashes lie above, so equal curves all show.
         style: Any = {"lw": 1, "color": color, "ls": _DASHES[dashes], "zorder": 2 + dashes}
-        for upper, lower, axis in zip(panels[:2], panels[2:], (list, run.seconds_at), strict=True):
-            upper.plot(axis(steps), values, label=shown, **style)
-            lower.plot(axis(best), precision, marker="o", ms=3, **style)
-    heights = ["loss"] * 2 + [_PRECISIONS[common]] * 2
-    for panel, x, y in zip(panels, ["step", "seconds"] * 2, heights, strict=True):
-        panel.set(xlabel=x, ylabel=y)
+        for row, scalar in enumerate(shown):
+            curves = [(run, *run.curve(scalar)) for run in group]
+            dots: Any = {"marker": "o", "ms": 3} if scalar == common else {}
+            over = [(run.seconds_at(x), y) for run, x, y in curves], [c[1:] for c in curves]
+            for panel, each in zip(panels[2 * row :], over, strict=False):
+                x, mean, spread = _mean_curve(each)
+                panel.plot(x, mean, label=label, **style, **dots)
+                if len(group) > 1:
+                    band = mean - spread, mean + spread
+                    panel.fill_between(x, *band, color=color, alpha=0.2, lw=0)
+    for panel, x in zip(panels, ["seconds", "step"] * len(shown), strict=True):
+        panel.set(xlabel=x)
         _from_zero(panel)
-    for panel in panels[2:]:
+    for panel, y in zip(panels[::2], shown.values(), strict=True):
+        panel.set_ylabel(y)
+    for panel in panels[:2]:
         least, most = panel.get_ylim()
         more = max(0.0, _SPAN - (most - least)) / 2
         panel.set_ylim(least - more, most + more)
     lines, where = panels[0].get_legend_handles_labels(), "outside lower center"
     figure.legend(*lines, loc=where, ncols=columns, frameon=False)
     return figure
+
+
+def _mean_curve(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mean of curves ``(x, y)`` and their standard deviation, where all of them are known."""
+    curves = [(x, y) for x, y in curves if len(x)]
+    points = np.unique(np.concatenate([[], *(x for x, _ in curves)]))
+    for x, _ in curves:
+        points = points[(points >= min(x)) & (points <= max(x))]
+    values = [np.interp(points, x, y) for x, y in curves] or [points]
+    spread = np.std(values, axis=0, ddof=1) if len(values) > 1 else 0 * points
+    return points, np.mean(values, axis=0), spread
+
+
+def _same_loss(runs: Sequence[RunFiles]) -> bool:
+    """Whether the losses of runs are on one scale: settings of loss and sets are the same."""
+    known = [{**run.settings, **run.values, **run.choices} for run in runs]
+    parts = [
+        {
+            key: str(value)
+            for key, value in each.items()
+            if key.partition(".")[0] in _OF_LOSS and not key.endswith(".seed")
+        }
+        for each in known
+    ]
+    return all(part == parts[0] for part in parts)
 
 
 def _common_precision(runs: Sequence[RunFiles]) -> str:

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,10 +224,14 @@ def figure_columns(
     }
 
 
-def figure(value: float | None, name: str) -> str:
-    """A figure of a run's summary as a cell."""
+def figure(value: float | Sequence[float] | None, name: str) -> str:
+    """A figure of a run's summary as a cell; of several, the mean ± the standard deviation."""
     if value is None:
         return ""
+    if isinstance(value, Sequence):
+        if len({*value}) == 1:
+            return figure(value[0], name)
+        return f"{figure(mean(value), name)} ± {figure(stdev(value), name)}"
     if "_at_" in name:
         return f"{value:.4f}"
     if name.endswith("_share"):

@@ -149,7 +149,7 @@ def test_only_what_was_measured_is_shown(tmp_path):
     job.main(*words, "trainer.recall_every=0", "optimizer.lr=1e6", f"run_dir={tmp_path}/other")
     page = (tmp_path / "other/report.html").read_text()
     assert "<h2>Choice of outputs</h2>" not in page
-    assert "<b>Warning:</b> P@1 is below" in page
+    assert "<b>Warning:</b> the answers are no better than always" in page
 
 
 def test_a_recommender_shows_its_own_scores(tmp_path):
