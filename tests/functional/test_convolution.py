@@ -182,7 +182,6 @@ class TestActiveConv2dFunction:
             ({"groups": 3}, ValueError, "8 output channels do not divide into 3 groups"),
             ({"x": META}, ValueError, "is on meta but the weight is on cpu; move one of them"),
             ({"weight": draw(8, 6, 3, 3, dtype=torch.bfloat16)}, TypeError, "not torch.bfloat16"),
-            ({"weight": draw(8, 6, 3, 3) * 2}, ValueError, "use sparse_grad=True"),
             ({"x": torch.zeros(2, 5, 5, 5)}, TypeError, "x is torch.float32 but weight is"),
             ({"x": draw(2, 5, 5, 5)}, ValueError, "x has 5 channels, neither all 6 nor the 6"),
             ({"x": draw(2, 6, 0, 5)}, ValueError, "a height and width of at least 1, not "),

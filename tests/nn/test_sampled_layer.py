@@ -27,6 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 from slide import row_gradients
 from slide.backend import uses_reference
+from slide.functional import active_conv2d, sparse_linear
 from slide.functional.linear import active_linear
 from slide.nn import ActiveLoss
 from slide.nn.sampled_conv2d import SampledConv2d
@@ -133,6 +134,19 @@ class TestComputedWeights:
                 optimizer.step()
                 optimizer.zero_grad()
         torch.testing.assert_close(dict(layer.named_parameters()), dict(linear.named_parameters()))
+
+    def test_of_convolutions_and_sparse_inputs(self):
+        kernels, rows = (
+            torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 2, 2), (D, 2))
+        )
+        x, image = torch.randn(B, D), torch.randn(2, 3, 5, 5)
+        some = active_conv2d(image, 2 * kernels, None, None, np.array([1, 3]))
+        (some.square().sum() + sparse_linear(x, 2 * rows, None).square().sum()).backward()
+        found = [each.grad.clone() for each in (kernels, rows)]
+        kernels.grad = rows.grad = None
+        some = nn.functional.conv2d(image, 2 * kernels)[:, [1, 3]]
+        (some.square().sum() + (x @ (2 * rows)).square().sum()).backward()
+        torch.testing.assert_close(found, [kernels.grad, rows.grad])
 
 
 def test_a_weight_that_no_optimizer_takes(monkeypatch):
