@@ -280,6 +280,10 @@ def _decoded(lines: Iterable[bytes], path: str, encoding: str) -> Iterator[str]:
             bad = line[line.index(0)] if "\0" in text else None
         except UnicodeDecodeError as error:
             text, bad = "", error.object[error.start]
+        except UnicodeError as error:  # Of UTF-16 and UTF-32, without the mark of their byte order.
+            raise DataError(
+                f"{path}:{number}: {error}: dataset.encoding may be utf-16-le"
+            ) from error
         if bad is not None:
             raise DataError(
                 f"{path}:{number}: byte {bad:#x} is no {encoding}: dataset.encoding names the "

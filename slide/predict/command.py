@@ -237,6 +237,8 @@ def _shown_input(path: str) -> str:
 def _output(path: str) -> Any:
     """A file to write, as a context; one that is there stays until the new one is complete."""
     if path == "-":
+        if sys.stdout is None:
+            raise ValueError("standard output is closed: name a file by --output")
         return nullcontext(sys.stdout.buffer)  # It stays open.
     target = Path(path)
     if target.exists() and not target.is_file():  # A device or a pipe: nothing may replace it.

@@ -8,6 +8,10 @@ import numpy as np
 from helpers.naive_rows import BadLine
 
 
+# float32 rounds larger numbers to infinity.
+LIMIT = 2.0**128 - 2.0**103
+
+
 def parsed(data, row_of):
     """What a function makes of each line; it raises ValueError for a line that is none."""
     rows = []
@@ -73,7 +77,7 @@ def prediction_row(features, labels):
     def row_of(line):
         row = json.loads(line, object_pairs_hook=Pairs)
         need(isinstance(row, Pairs))
-        row = dict(row)
+        row = dict(added_up(row))
         given, named = row.get("features"), row.get("labels")
         need(isinstance(given, list))  # Of names, or of pairs.
         need(named is None or type(named) is list)
@@ -82,11 +86,11 @@ def prediction_row(features, labels):
             pairs = added_up(given)
         sums = {}
         for name, value in pairs:
-            need(isinstance(value, int | float) and abs(value) < 3.4e38)
+            need(isinstance(value, int | float) and abs(value) < LIMIT)
             index = number_of(name)
             need(0 <= index < features)
             sums[index] = sums.get(index, 0.0) + value
-        need(all(abs(value) < 3.4e38 for value in sums.values()))
+        need(all(abs(value) < LIMIT for value in sums.values()))
         own = []
         for name in named or []:
             index = number_of(name)

@@ -56,8 +56,8 @@ def parse(data, variant=XMC, lenient=False, sizes=(None, None, None)):
     start = 1
     if variant.header:
         match = COUNTS.fullmatch(lines.pop(0))
-        if not data or match is None or max(map(int, match.groups())) > MAX_INDEX:
-            raise BadLine(1)
+        if not data or match is None or max(map(float, match.groups())) > MAX_INDEX:
+            raise BadLine(1)  # Python makes no whole number of thousands of digits.
         sizes = tuple(map(int, match.groups()))
         start = 2
     if lines and lines[-1] == b"":

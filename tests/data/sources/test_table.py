@@ -326,6 +326,12 @@ def test_other_encodings(tmp_path, encoding):
     assert_same_rows(found, expected)
 
 
+def test_a_lost_mark_of_the_byte_order_is_a_sentence(tmp_path):
+    (tmp_path / "rows").write_bytes("text,label\na,b\n".encode("utf-16-le"))
+    with pytest.raises(DataError, match=r"rows:1: UTF-16 stream does not start with BOM: .*-le$"):
+        table(path=tmp_path / "rows", encoding="utf-16")
+
+
 def test_dates_of_parquet_that_python_does_not_have(tmp_path):
     arrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     dates = arrow.array([2**62] * 20, arrow.timestamp("ms"))
