@@ -167,7 +167,7 @@ def one_thread(threads):
 
 @pytest.fixture(scope="module")
 def bench():
-    """Gives a module of `tests/benchmarks`; they import each other by their plain names."""
+    """Gives a module of `benchmarks`; they import each other by their plain names."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TESTS / "benchmarks")
+        patch.syspath_prepend(TESTS.parent / "benchmarks")
         yield importlib.import_module

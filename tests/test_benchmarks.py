@@ -14,7 +14,7 @@ from slide.data import SparseDataset, Split
 from slide.sparse import CSR, Pattern
 
 ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "tests/benchmarks"
+FOLDER = ROOT / "benchmarks"
 
 
 def test_they_import_and_their_settings_exist(bench):

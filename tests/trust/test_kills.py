@@ -11,7 +11,7 @@ PHASES = "sweep, model", "partial_fit", "save, the moves"
 
 PROGRAM = """
 import sys
-sys.path.append("tests/benchmarks")
+sys.path.append("benchmarks")
 import trust
 from helpers import limits
 

@@ -1,9 +1,9 @@
 """The C++ program released with Chen et al. 2020 and recipe=slide2020, side by side.
 
-    python tests/benchmarks/slide_cpp.py --binary path/to/runme --config path/to/Config_amz.csv \
+    python benchmarks/slide_cpp.py --binary path/to/runme --config path/to/Config_amz.csv \
         --root path/to/data
-    python tests/benchmarks/slide_cpp.py ... --datasets debian --seeds 0 --cases today
-    python tests/benchmarks/slide_cpp.py ... --datasets debian --lr 0.001
+    python benchmarks/slide_cpp.py ... --datasets debian --seeds 0 --cases today
+    python benchmarks/slide_cpp.py ... --datasets debian --lr 0.001
 
 The program is github.com/keroro824/HashingDeepLearning, built by whoever calls this; no part of it
 is here. It tests on its first 20 batches, so both answer 2,560 test rows. Where it has more buckets

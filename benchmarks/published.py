@@ -1,7 +1,7 @@
 """The published tables: the default call beside the results that others published.
 
-    python tests/benchmarks/published.py
-    python tests/benchmarks/published.py --datasets eurlex4k wiki10_31k --seeds 0 1 2
+    python benchmarks/published.py
+    python benchmarks/published.py --datasets eurlex4k wiki10_31k --seeds 0 1 2
 
 Missing files are fetched into datasets/<name>; a set without files is reported, and the others go
 on. published.json beside this file has the results of others, and where each of them stands. Writes

@@ -1,8 +1,8 @@
 """Precision over seconds of training: how soon is slide as good as its peers in the end?
 
     pip install -e '.[bench]'
-    python tests/benchmarks/time_to_precision.py --root path/to/data --pecos-python pecos/bin/python
-    python tests/benchmarks/time_to_precision.py --root path/to/data --methods slide omikuji-3
+    python benchmarks/time_to_precision.py --root path/to/data --pecos-python pecos/bin/python
+    python benchmarks/time_to_precision.py --root path/to/data --methods slide omikuji-3
 
 Dense PyTorch and sampled softmax train for `LIMIT` minutes at most. Writes
 results/benchmarks/time_to_precision.{json,md,png}.

@@ -1,6 +1,6 @@
 """Time of a whole training step at Amazon-670K's shape, by part, and what an epoch learns.
 
-    python tests/benchmarks/step.py
+    python benchmarks/step.py
 
 The network is that of `python train.py dataset=amazon670k_like ranker=none`. Writes
 results/benchmarks/step.{json,md} and the table of the README.

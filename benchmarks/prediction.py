@@ -1,8 +1,8 @@
 """Predictions beside the peers on the same rows, and requests a second of a server.
 
     pip install -e '.[bench]'
-    python tests/benchmarks/prediction.py --root path/to/data --pecos-python pecos/bin/python
-    python tests/benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
+    python benchmarks/prediction.py --root path/to/data --pecos-python pecos/bin/python
+    python benchmarks/prediction.py --root path/to/data --datasets debian --methods slide
 
 Of each data set train.py trains a model without any setting.
 Writes results/benchmarks/prediction.{json,md}.

@@ -1,6 +1,6 @@
 """What custom sparse layers were asked for, and what this library does: each against PyTorch.
 
-    python tests/benchmarks/seeds.py --root path/to/data
+    python benchmarks/seeds.py --root path/to/data
 
 `--only conv` runs one of them and leaves what the page says of the others, unless that was found on
 another machine or with other versions. Without --root the images and the text are fetched. Writes

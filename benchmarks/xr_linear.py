@@ -1,6 +1,6 @@
 """PECOS's XR-Linear in a process of its own, whose interpreter can import pecos and not slide.
 
-    pecos/bin/python -I tests/benchmarks/xr_linear.py FOLDER --top 20
+    pecos/bin/python -I benchmarks/xr_linear.py FOLDER --top 20
 
 FOLDER holds X.npz, Y.npz and test.npz of scipy.sparse: features and labels of the training rows,
 and features of the rows to answer; ids.npy and measured.json are written into it. Models with

@@ -1,7 +1,7 @@
 """Is the final ranker ever worse than a base scorer? With 300, 1,000 and 10,000 training rows.
 
-    python tests/benchmarks/stacking.py --root path/to/data
-    python tests/benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
+    python benchmarks/stacking.py --root path/to/data
+    python benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
 
 It begins no row after 11 minutes; the next call goes on. Test rows are not used. Writes
 results/stacking.{json,md}.

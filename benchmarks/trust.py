@@ -1,9 +1,9 @@
 """Runs killed at random moments and resumed; how long a large checkpoint stops training.
 
-    python tests/benchmarks/trust.py                      # 100 kills, some minutes
-    python tests/benchmarks/trust.py --kills 3 --no-page  # a short trial
-    python tests/benchmarks/trust.py --phases             # kills in each phase, sweep and save
-    python tests/benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
+    python benchmarks/trust.py                      # 100 kills, some minutes
+    python benchmarks/trust.py --kills 3 --no-page  # a short trial
+    python benchmarks/trust.py --phases             # kills in each phase, sweep and save
+    python benchmarks/trust.py --parts stall spread  # these anew, the other figures stay
 
 Each run is a process that `fork` makes of one that has loaded all programs, so that it starts in
 milliseconds and a kill hits the work, not the imports. Writes results/trust.{json,md}.

@@ -35,7 +35,7 @@ from slide.training import Trainer
 
 Row = dict[str, Any]
 Measure = Callable[["Store", argparse.Namespace], object]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "results"
 RESULTS = PAGES / "benchmarks"
 # What a run depends on.
@@ -118,7 +118,7 @@ def publish(
         "versions": runtime.versions(),
     } | found
     head = (
-        f"Made by `python tests/benchmarks/{program or name}.py` on {found['date']}; "
+        f"Made by `python benchmarks/{program or name}.py` on {found['date']}; "
         f"{found['machine']}; {shown_versions(found['versions'])}.\n\n"
     )
     folder.mkdir(parents=True, exist_ok=True)

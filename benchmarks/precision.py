@@ -1,8 +1,8 @@
 """Precision of the default call beside its peers, on real data sets; are its scores right?
 
     pip install -e '.[bench]'
-    python tests/benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
-    python tests/benchmarks/precision.py --root path/to/data --datasets bibtex --methods slide
+    python benchmarks/precision.py --root path/to/data --pecos-python pecos/bin/python
+    python benchmarks/precision.py --root path/to/data --datasets bibtex --methods slide
 
 PECOS XR-Linear needs an environment of its own (docs/benchmarks.md says how to make it); without
 --pecos-python its rows are left out. Writes results/precision.{json,md},

@@ -1,6 +1,6 @@
 """Several processes that share the rows of one network: speed, memory and messages.
 
-    python tests/benchmarks/distributed.py
+    python benchmarks/distributed.py
 
 More than two processes are tried at the first shape alone. Writes
 results/benchmarks/distributed.{json,md}.

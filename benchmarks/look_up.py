@@ -1,8 +1,8 @@
 """Samplers compared: precision over seconds, what look-ups find, and recall over K and L.
 
-    python tests/benchmarks/look_up.py --root path/to/data
-    python tests/benchmarks/look_up.py --root path/to/data --datasets files --cases "uniform, batch"
-    python tests/benchmarks/look_up.py --root path/to/data --datasets debian --sections map
+    python benchmarks/look_up.py --root path/to/data
+    python benchmarks/look_up.py --root path/to/data --datasets files --cases "uniform, batch"
+    python benchmarks/look_up.py --root path/to/data --datasets debian --sections map
 
 Precision is that of held-out training rows. Writes results/benchmarks/look_up.{json,md,png}.
 """

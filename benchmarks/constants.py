@@ -1,7 +1,7 @@
 """What happens at half and at double of each constant that decides something for a data set.
 
-    python tests/benchmarks/constants.py --root path/to/data
-    python tests/benchmarks/constants.py --root path/to/data --datasets lastfm --only batch_size
+    python benchmarks/constants.py --root path/to/data
+    python benchmarks/constants.py --root path/to/data --datasets lastfm --only batch_size
 
 Another constant of the re-ranker gives another re-ranker of the same network, another constant of a
 run gives another run. Writes results/constants.{json,md}.

@@ -1,6 +1,6 @@
 """A guard against changes that make things slower: a minute for the parts of training.
 
-    python tests/benchmarks/guard.py
+    python benchmarks/guard.py
 
 Times steps of the default network on random rows, a rebuild of the tables, predictions, and a fixed
 product of torch in turn. What counts is the ratio: a machine that is slower today is slower at the

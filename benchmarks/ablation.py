@@ -1,7 +1,7 @@
 """What each part of the default recipe is worth: precision on held-out rows when it is left out.
 
-    python tests/benchmarks/ablation.py --root path/to/data
-    python tests/benchmarks/ablation.py --root path/to/data --datasets files --seeds 0 --only ranker
+    python benchmarks/ablation.py --root path/to/data
+    python benchmarks/ablation.py --root path/to/data --datasets files --seeds 0 --only ranker
 
 A seed chooses the training rows that are held out, and the recipe and its variants see the same
 rows. All variants of the re-ranker learn from one network. Writes results/ablation.{json,md}.

@@ -1,6 +1,6 @@
 """Cost over size: time and memory of a step over outputs, features, hidden units and threads.
 
-    python tests/benchmarks/scaling.py
+    python benchmarks/scaling.py
 
 Each size is measured in a process of its own (sized.py). Writes
 results/benchmarks/scaling.{json,md,png} and scaling_more.png.

@@ -1,7 +1,7 @@
 """The default call beside the tools of a field: language models, graphs, recommenders, texts.
 
-    python tests/benchmarks/specialists.py --root path/to/data
-    python tests/benchmarks/specialists.py --root path/to/data --sets lastfm --methods EASE
+    python benchmarks/specialists.py --root path/to/data
+    python benchmarks/specialists.py --root path/to/data --sets lastfm --methods EASE
 
 The specialists are short and written here. Writes results/specialists.{json,md}.
 """

@@ -1,6 +1,6 @@
 """What a newcomer may expect of the main job, `python train.py` without arguments.
 
-    python tests/benchmarks/main_job.py
+    python benchmarks/main_job.py
 
 Writes results/main_job.json, and the block of the README.
 """
