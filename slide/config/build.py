@@ -75,6 +75,8 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         40
     """
     checks.filled_text("dataset.name", config.dataset.name)
+    if config.dataset.get("cache", "") is None:
+        raise ValueError("dataset.cache must be the path of a folder, not None")
     StepOptions(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
     return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
@@ -88,7 +90,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         >>> config = read_config([])
         >>> fill_in(config, num_rows=40_000, num_labels=20_000)
         >>> config.trainer.batch_size, config.sampler.active
-        (256, 192)
+        (256, 512)
     """
     sampler, network, trainer = config.sampler, config.network, config.trainer
     if trainer.batch_size is None:
@@ -190,7 +192,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_search(output(widths[-1], 8), _options(config).evaluation)
     checks.positive("input_rate", config.optimizer.input_rate)
     optimizer = instantiate(_without(config, "optimizer", "input_rate"))(
-        [torch.nn.Parameter(torch.zeros(1, 1))]
+        [torch.nn.Parameter(torch.zeros(1, 1, dtype=torch.float32))]
     )
     instantiate(config.lr_schedule)(optimizer, 1)
     build_loss(config)

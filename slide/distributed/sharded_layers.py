@@ -65,7 +65,7 @@ class ShardedInputLinear(nn.Module):
         self.sampler = FullSampler(shares.rows, out_features)
         key, deviation = int(random_key(seed)), init_scale / math.sqrt(out_features)
         self.weight = nn.Parameter(normal_rows(key, shares.ids, out_features, deviation))
-        self.bias = nn.Parameter(torch.zeros(out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features, dtype=torch.float32))
 
     @untraced
     def forward(self, x: Any) -> Activation:

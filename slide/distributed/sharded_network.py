@@ -216,7 +216,7 @@ def _announce(group: Group, call: str, arrays: Sequence[np.ndarray] = (), **opti
 
 def _follow_main_process(network: ShardedNetwork, group: Group) -> None:
     """Compute with the first process until it has no more calls."""
-    hidden = torch.empty(0)
+    hidden = torch.empty(0, dtype=torch.float32)
     while True:
         call, kinds, options = group.broadcast(None)
         empty = [torch.empty(shape, dtype=getattr(torch, kind)) for shape, kind in kinds]

@@ -120,7 +120,7 @@ _BLOCK = 1 << 15  # Numbers that are drawn at a time: they stay in the cache.
 
 def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
     """Weight rows in [-bound, bound) by key and number, whatever the number of processes."""
-    out = torch.empty(len(ids), width)
+    out = torch.empty(len(ids), width, dtype=torch.float32)
     for part, bits in _blocks(key, ids, width):
         out[part] = shifted(bits, 40).float()  # 24 bits, exactly.
     return out.mul_(2 * bound / 2**24).sub_(bound)
@@ -128,7 +128,7 @@ def uniform_rows(key: int, ids: np.ndarray, width: int, bound: float) -> Tensor:
 
 def normal_rows(key: int, ids: np.ndarray, width: int, deviation: float) -> Tensor:
     """`uniform_rows`, but normal with mean 0 (Box and Muller 1958)."""
-    out = torch.empty(len(ids), width)
+    out = torch.empty(len(ids), width, dtype=torch.float32)
     half = -(-width // 2)
     for part, bits in _blocks(key, ids, half):
         # In (0, 1], so that the logarithm is finite.

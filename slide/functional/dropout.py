@@ -76,6 +76,7 @@ def drop_features(x: CSR, p: float, generator: torch.Generator | None = None) ->
     if not p:
         return x
     draws = runtime.generator() if generator is None else generator
-    kept = array_view(torch.rand(len(x.indices), generator=draws, device="cpu")) >= p
+    draw = torch.rand(len(x.indices), generator=draws, dtype=torch.float32, device="cpu")
+    kept = array_view(draw) >= p
     left = x.keep(kept)
     return left._replace(values=left.values * x.values.dtype.type(1 / (1 - p)))

@@ -395,7 +395,7 @@ class Model:
         if self.optimizer is not None:
             options = {name: self.optimizer.param_groups[0][name] for name in options}
         for rate in (lr, lr * input_rate):  # Refused before anything changes.
-            RowSparseAdam([torch.empty(1)], rate, **options)
+            RowSparseAdam([torch.empty(1, dtype=torch.float32)], rate, **options)
         split = self._split(rows, labels, weights)
         size = batch_size(len(split)) if rows_in_step is None else rows_in_step
         batches = Batches(split, size, seed=0)

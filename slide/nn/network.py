@@ -20,6 +20,8 @@ SamplerFactory = Callable[[int, int], Sampler]
 class SlideNetwork(nn.Module):
     """Sparse features, hidden layers with ReLU, sampled outputs.
 
+    Its weights are float32, whatever PyTorch's default type is.
+
     Args:
         hidden: widths of the hidden layers, at least one.
         sampler: makes the sampler of the output layer; called as
@@ -76,9 +78,12 @@ class SlideNetwork(nn.Module):
         samplers = [
             make(d, n) if make else None for d, n, make in zip(inputs, hidden, makers, strict=True)
         ]
-        self.first = SparseInputLinear(in_features, hidden[0], samplers[0], init_scale)
+        self.first = SparseInputLinear(
+            in_features, hidden[0], samplers[0], init_scale, dtype=torch.float32
+        )
         self.hidden = nn.ModuleList(
-            SampledLinear(inputs[i], hidden[i], samplers[i]) for i in range(1, len(hidden))
+            SampledLinear(inputs[i], hidden[i], samplers[i], dtype=torch.float32)
+            for i in range(1, len(hidden))
         )
         self.dropout, self.input_dropout = dropout, input_dropout
         self.output = SampledLinear(
@@ -87,6 +92,7 @@ class SlideNetwork(nn.Module):
             sampler(hidden[-1], out_features),
             precision=precision,
             init_scale=output_scale,
+            dtype=torch.float32,
         )
 
     def encode(self, features: Any) -> Tensor:

@@ -75,7 +75,7 @@ def clip_grad_norm_(
         norms += [each.squeeze(0) for each in every]
     if len(norms) > 1:
         norms = [_norm([norm.to(norms[0].device) for norm in norms], norm_type)]
-    total = norms[0] if norms else torch.tensor(0.0)
+    total = norms[0] if norms else torch.tensor(0.0, dtype=torch.float32)
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(f"the total norm of the gradients is {total}, so they are not scaled")
     scale = (max_norm / (total + 1e-6)).clamp(max=1.0)

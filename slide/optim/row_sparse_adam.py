@@ -402,7 +402,7 @@ def _share_infinities(parameters: list[Tensor]) -> list[Tensor]:
     made = []
     for group, shared in of_group.items():
         own = any(p.grad is not None and _has_infinities(p.grad) for p in shared)
-        anywhere = group.all_reduce(torch.tensor([float(own)]), "max").item() > 0
+        anywhere = group.all_reduce(torch.tensor([own], dtype=torch.float32), "max").item() > 0
         if anywhere and not own:  # The step is left out, so nothing but the scaler reads it.
             p = shared[0]
             row = p.new_full((1, *p.shape[1:]), torch.inf)

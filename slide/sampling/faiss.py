@@ -120,7 +120,7 @@ class FaissProposer(RankedProposer):
     def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
         """See `RankedProposer.find`."""
         x = queries.detach().float()
-        x = np.ascontiguousarray(on_host(torch.cat([x, torch.ones(len(x), 1)], 1)))
+        x = np.ascontiguousarray(on_host(torch.cat([x, x.new_ones(len(x), 1)], 1)))
         wanted = min(most + most_labels(labels), self.out_features)
         ids = self._index.search(x, wanted)[1].astype(np.int32) if len(x) else np.empty((0, wanted))
         # FAISS does not say how many rows it has scanned.

@@ -111,7 +111,8 @@ class RecentProposer(Proposer):
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Pattern:
         """`look_up` of ``most`` ids for each sample."""
         scores, pool = self._scores(queries, labels)
-        best = torch.full((len(scores), min(most + most_labels(labels), len(pool))), -torch.inf)
+        shape = len(scores), min(most + most_labels(labels), len(pool))
+        best = torch.full(shape, -torch.inf, dtype=scores.dtype)
         positions = torch.full(best.shape, -1)
         if best.numel():
             keep_largest(array_view(scores), 0, array_view(best), array_view(positions))

@@ -149,7 +149,8 @@ class PublishedLSHProposer(Proposer):
             return codes_of(self.hash, queries.detach())
         # Most coordinates are 0 after a ReLU. Of equal ones in a bin the released program takes the
         # first in the order of the coordinates, so its position there, the digit, is as if drawn.
-        falling = torch.arange(1, self.in_features + 1, device=queries.device) * -_TINY
+        numbers = torch.arange(1, self.in_features + 1, dtype=torch.float32, device=queries.device)
+        falling = numbers * -_TINY
         queries = queries.detach()
         return codes_of(self.hash, torch.where(queries == 0, falling.to(queries.dtype), queries))
 

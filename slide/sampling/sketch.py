@@ -90,7 +90,7 @@ class SketchProposer(SketchedProposer):
         head = int(HEAD * math.sqrt(max(1, self.out_features / GROWS)))
         self._most = head if head < self.out_features else None
         # The head has the rows that may have larger scores than this.
-        self.bound = torch.full((0 if self._most is None else 1,), 0.0)
+        self.bound = torch.full((0 if self._most is None else 1,), 0.0, dtype=torch.float32)
         super()._size()
         self._head = Head(_NO_ROWS, _NO_SKETCHES)
 
@@ -142,7 +142,7 @@ class SketchProposer(SketchedProposer):
             return
         if self._most is not None:
             scores = self._largest_scores(self.sketches)
-            self.bound = torch.tensor([bound_of(scores, self._most)])
+            self.bound = torch.tensor([bound_of(scores, self._most)], dtype=torch.float32)
         self._take_head()
 
     def _take_head(self) -> None:
