@@ -208,6 +208,7 @@ def make_server(options: argparse.Namespace) -> Any:
         ws="none",
         backlog=_BACKLOG,
         access_log=options.access_log,
+        use_colors=None if sys.stdout and sys.stderr else False,  # Services may lack them.
         limit_concurrency=options.max_connections + 1,  # It refuses the one that reaches it.
         timeout_graceful_shutdown=round(options.timeout) + 1,
     )

@@ -6,18 +6,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from slide.runtime import VERSION
 from slide.utils.checks import error_message
-from slide.utils.progress_bar import fail, log, until_reader_goes
+from slide.utils.progress_bar import fail, log, open_streams, until_reader_goes
+
+# What --version of all commands prints.
+VERSION_LINE = f"slide {VERSION}"
 
 
 def command_parser(name: str, about: str) -> argparse.ArgumentParser:
-    """A parser of ``slide-<name>``, which is ``python -m slide.<name>``, too."""
+    """Begin ``slide-<name>``, which is ``python -m slide.<name>``, too, with its parser."""
+    open_streams()
     module = sys.argv[0].endswith(("__main__.py", f"{name}.py"))
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=f"python -m slide.{name}" if module else f"slide-{name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=VERSION_LINE)
+    return parser
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -1,15 +1,18 @@
 """What is printed: results, log lines, errors, and bars; without a terminal, lines instead of bars.
 
 All commands print here and nowhere else, so that no name in a file is a command to the terminal.
+Messages that standard error does not take are lost: a run matters more than what it says.
 """
 
+import atexit
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import IO, Any, NoReturn
+from functools import cache
+from typing import IO, Any, NoReturn, cast
 
 from tqdm import tqdm
 from tqdm.utils import CallbackIOWrapper
@@ -25,15 +28,88 @@ _process = {"silent": False}
 _silenced = ContextVar("silenced", default=False)  # Of this thread.
 
 
+class _StandardError:
+    """What ``sys.stderr`` is at the moment; where it is full, closed or missing, text is lost."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)  # None has none of them.
+
+    def write(self, text: str) -> int:
+        with _losses_taken():
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with _losses_taken():
+            sys.stderr.flush()
+
+    def isatty(self) -> bool:
+        with _losses_taken():
+            return sys.stderr.isatty()
+        return False
+
+
+@contextmanager
+def _losses_taken() -> Iterator[None]:
+    """Inside of it, a stream may fail; ValueError: it is closed, AttributeError: it is None."""
+    try:
+        yield
+    except (OSError, ValueError, AttributeError):
+        _end_without_rest()
+
+
+@cache
+def _end_without_rest() -> None:
+    """At its end Python flushes once more; let that not change the exit status to 120."""
+    atexit.register(_drop_rest)
+
+
+def _drop_rest() -> None:
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError):
+            _to_null_device(sys.stderr.fileno())
+
+
+def _to_null_device(number: int) -> None:
+    """Let a file descriptor lead nowhere, also that of processes which this one starts."""
+    null = os.open(os.devnull, os.O_RDWR)
+    if null == number:
+        os.set_inheritable(null, True)
+    else:
+        os.dup2(null, number)
+        os.close(null)
+
+
+def open_streams() -> None:
+    """Begin a command: standard streams that are closed lead nowhere.
+
+    Else the file that is opened next would get the number of standard error, and with it the
+    messages of libraries.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            _to_null_device(number)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115, it stays open
+    _end_without_rest()
+
+
+_ERRORS = _StandardError()
+
+
 class ProgressBar(tqdm):
     """A bar of tqdm on standard error for phases over two seconds; without a terminal, lines."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
-        self._lines = not sys.stderr.isatty()
+        self._lines = not _ERRORS.isatty()
         self._said = self._begun = time.monotonic()
         more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
         more["delay"], more["disable"] = SHOWN_AFTER, _is_silent()
-        super().__init__(*arguments, **{"file": sys.stderr, **more, **keywords})
+        super().__init__(*arguments, **{"file": _ERRORS, **more, **keywords})
 
     def __str__(self) -> str:
         """The bar; figures behind a sentence are whole or left out, as half of one misleads."""
@@ -78,9 +154,10 @@ def until_reader_goes() -> Iterator[None]:
     """Ends the process, with status 1 and no word, when who reads its output has seen enough."""
     try:
         yield
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _to_null_device(1)
         sys.exit(1)
 
 
@@ -93,7 +170,12 @@ def counted_bytes(file: IO[bytes], size: int, name: str) -> Iterator[Any]:
 
 def show(text: str, end: str = "\n") -> None:
     """Write a result to standard output."""
-    print(printable(text), end=end, flush=True)
+    try:
+        with until_reader_goes():
+            print(printable(text), end=end, flush=True)
+    except OSError as error:
+        _to_null_device(1)
+        fail(f"standard output: {error.strerror}")
 
 
 def fail(sentence: str) -> NoReturn:
@@ -104,7 +186,7 @@ def fail(sentence: str) -> NoReturn:
 def log(sentence: str) -> None:
     """Write a line to standard error, above the progress bars."""
     if not _is_silent():
-        tqdm.write(printable(sentence), file=sys.stderr)
+        tqdm.write(printable(sentence), file=cast(IO[str], _ERRORS))
 
 
 def _is_silent() -> bool:

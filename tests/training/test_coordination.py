@@ -16,6 +16,7 @@ from slide.training.coordination import (
     Coordinator,
     CoreShare,
     Terminated,
+    exit_status,
     noted_interrupts,
     raised_terminations,
     run_and_waited,
@@ -73,6 +74,45 @@ def test_a_signal_as_soon_as_there_is_a_handler(monkeypatch, number):
     monkeypatch.setattr(signal, "signal", interrupted)
     with noted_interrupts() as interrupt:
         assert interrupt.error is not None
+
+
+@pytest.fixture
+def hangup():
+    """Set the handler of SIGHUP, which is put back."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_closes_ends_a_run_as_a_termination_does(hangup):
+    """It sends SIGHUP twice: by the shell, and when the shell ends."""
+    hangup(signal.SIG_DFL)
+
+    def run():
+        with raised_terminations():
+            with noted_interrupts() as interrupt:
+                for _ in range(2):
+                    signal.raise_signal(signal.SIGHUP)
+                assert interrupt.error is not None
+                assert exit_status(interrupt.error) == 129
+            try:
+                signal.raise_signal(signal.SIGHUP)
+            finally:
+                signal.raise_signal(signal.SIGHUP)
+
+    with pytest.raises(Terminated) as ended:
+        run()
+    assert exit_status(ended.value) == 129
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_an_ignored_hangup_and_that_of_a_program_are_left_alone(hangup, handler):
+    hangup(handler)
+    with raised_terminations(), noted_interrupts() as interrupt:
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupt.error is None
+        assert signal.getsignal(signal.SIGHUP) is handler or handler == signal.SIG_IGN
 
 
 class Processes:
