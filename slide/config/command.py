@@ -1,5 +1,6 @@
 """The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
 
+import argparse
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import hydra
 import numpy as np
 from hydra import initialize_config_dir
 from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
@@ -70,8 +72,9 @@ from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
+from slide.utils.commands import VERSION_LINE
 from slide.utils.profiling import tell_first
-from slide.utils.progress_bar import fail, log, show
+from slide.utils.progress_bar import fail, log, open_streams, show
 from slide.utils.resources import reset_peak_memory
 from slide.utils.run_folders import resume_word
 from slide.utils.sizes import find_conf
@@ -106,46 +109,85 @@ def _announced_compilation() -> Iterator[None]:
 @_announced_compilation()
 def train() -> None:
     """Trains a network; the arguments of the command line override the configuration."""
+    open_streams()
     words = sys.argv[1:]
-    options = [word for word in words if word.startswith("-")]
+    if "--version" in words:
+        show(VERSION_LINE)
+        return
     if flag := next((word for word in words if word in ("-h", "--help")), None):
         asked = words[words.index(flag) + 1 :]
         with user_errors():
             show("\n".join(map(help_on, asked)) or train_help(_programs()[0]), end="")
-    elif not options:
-        _compose_and_run(words)
-    else:
-        # Values of Hydra's own options, such as job in --cfg job, are no keys.
-        keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
-        others = [word for word in words if word not in keys]
-        sweeps = bool({"-m", "--multirun"} & set(options))
-        with one_voice():
-            if sweeps and find_rank_info().size > 1:
-                fail("torchrun starts the processes of one run, and a sweep (-m) has many")
+        return
+    # Values of Hydra's own options, such as job in --cfg job, are no keys.
+    keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
+    others = [word for word in words if word not in keys]
+    with one_voice():
+        options = _options(others)
+        shown = options.cfg or options.info or options.hydra_help or options.shell_completion
+        keys = [*options.overrides, *keys]
+        own = [word for word in keys if _of_hydra(word)]
+        if own and not shown:
+            _check_hydra_keys(own, options.multirun)
+        if options.multirun and find_rank_info().size > 1:
+            fail("torchrun starts the processes of one run, and a sweep (-m) has many")
+    if options.multirun:
+        with user_errors():
+            runs = combinations([word for word in keys if word not in own])
+        sweep = Sweep(keys)
+        if own:
+            sweep.launch(runs, own)
+        else:
+            sweep.run(runs)
+        sweep.finish()
+    elif shown:
+        if not options.shell_completion:
             with user_errors():
-                own = [word for word in keys if _of_hydra(word)]
-                runs = combinations([word for word in keys if word not in own], sweeps)
-        if others in (["-m"], ["--multirun"]):
-            sweep = Sweep(keys)
-            if own:
-                sweep.launch(runs, own)
-            else:
-                sweep.run(runs)
-            sweep.finish()
-        else:  # An option or a key of Hydra, such as --cfg job.
-            sys.argv[1:] = [*(readable(word, sweeps) for word in keys), *others]
-            conf = str(find_conf())
-            try:
-                hydra.main(version_base="1.3", config_path=conf, config_name="train")(_hydra_job)()
-            except SystemExit as end:
-                if end.code == 2:  # Hydra has said which option it does not know.
-                    train_command = _programs()[0]
-                    log(f"settings have no dashes: {train_command} sampler=lsh optimizer.lr=0.001")
-                raise
+                combinations([word for word in keys if word not in own], sweeps=False)
+                words = [*([] if options.hydra_help else map(readable, keys)), *others]
+        sys.argv[1:] = words
+        # It only shows something.
+        hydra.main(version_base="1.3", config_path=str(find_conf()), config_name="train")(bool)()
+    else:
+        _compose_and_run(keys)
 
 
-def _hydra_job(config: DictConfig) -> None:
-    run_job(config, list(HydraConfig.get().overrides.task))
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    """Hydra's options; one that would have no effect on a run ends the process."""
+    try:
+        options = get_args_parser().parse_args(words)
+    except SystemExit:  # Hydra has said which option it does not know.
+        log(f"settings have no dashes: {_programs()[0]} sampler=lsh optimizer.lr=0.001")
+        raise
+    for name in ("config_dir", "config_path", "config_name", "experimental_rerun"):
+        if getattr(options, name) is not None:
+            fail(
+                f"--{name.replace('_', '-')} has no effect: settings are keys and choices, such as "
+                "optimizer.lr=0.001 dataset=eurlex4k, and resume=<folder> takes those of a run"
+            )
+    if options.cfg is None and (options.package is not None or options.resolve):
+        fail(f"--{'resolve' if options.resolve else 'package'} goes with --cfg job")
+    modes = "run", "multirun", "cfg", "info", "shell_completion"
+    if (
+        len(given := [f"--{name.replace('_', '-')}" for name in modes if getattr(options, name)])
+        > 1
+    ):
+        fail(f"{' and '.join(given)} do not go together")
+    return options
+
+
+def _check_hydra_keys(own: Sequence[str], sweeps: bool) -> None:
+    """End the process if keys of Hydra would have no effect on a run, or on a sweep."""
+    launched = sweeps and any("launcher" in word for word in own)
+    for word in own:
+        key, _, value = word.lstrip("+~").partition("=")
+        if key == "hydra.run.dir" or (key.startswith("hydra.sweep.") and not launched):
+            fail(f"{word} has no effect: the folder of a run is run_dir={value or '<folder>'}")
+        if not sweeps:
+            fail(
+                f"{word} has no effect: keys of Hydra belong to sweeps, such as -m "
+                "hydra/launcher=joblib seed=1,2"
+            )
 
 
 def _of_hydra(word: str) -> bool:
@@ -286,7 +328,7 @@ def _programs() -> tuple[str, str]:
 
 
 class Interrupted(SystemExit):
-    """The end of a process after Ctrl-C or SIGTERM; of a sweep, too."""
+    """The end of a process after Ctrl-C, SIGTERM or SIGHUP; of a sweep, too."""
 
 
 class Outcome(NamedTuple):
@@ -398,7 +440,11 @@ class Sweep:
 @_announced_compilation()
 def data() -> None:
     """The data command: describes or prepares a data set; errors end the process."""
+    open_streams()
     words = sys.argv[1:]
+    if "--version" in words:
+        show(VERSION_LINE)
+        return
     if not words or {"-h", "--help"} & set(words):
         train, own = _programs()
         show(DATA_USAGE.format(train=train, data=own), end="")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
+from inspect import signature
 from itertools import product
 from pathlib import Path
 from threading import Lock
@@ -20,6 +21,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException, InstantiationException
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
@@ -59,7 +61,15 @@ REPLACEABLE = {
 _ASIDE = ("resume", "report", "allow_targets", *_PATHS)
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
-_SYNONYMS |= {"k": "hashes_per_table", "l": "num_tables"}
+_SYNONYMS |= {"random_state": "seed", "output_dir": "run_dir", "checkpoint": "resume"}
+# Other words, and what stands for them.
+_WAYS = {
+    "k": "hash.K",
+    "l": "hash.L",
+    "tables": "hash.L",
+    "rebuild": "schedule=fixed schedule.every",
+}
+_TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 # A text that stands for another value, or that makes Hydra build something.
 _REFERENCE = re.compile(r"\$\{|^\?\?\?$")
 _CODE = re.compile(rf"{_REFERENCE.pattern}|\b_(target|args|partial|recursive|convert)_\b")
@@ -210,8 +220,11 @@ def readable(override: str, sweeps: bool = False) -> str:
 
 
 def _parsed(override: str, sweeps: bool = False) -> Override:
+    word = readable(override, sweeps)
+    if "=" not in word and not word.startswith("~"):
+        raise ValueError(_no_setting(word))
     try:
-        return OverridesParser.create().parse_override(readable(override, sweeps))
+        return OverridesParser.create().parse_override(word)
     except HydraException as error:
         raise ValueError(
             f"{override} cannot be read; overrides are group=choice or key=value, and a value with "
@@ -312,17 +325,24 @@ def mistake(overrides: Sequence[str]) -> str | None:
         return None
     for each in parsed:
         key = each.key_or_group
-        if each in chosen or each.is_add() or each.is_force_add():
+        if "???" in texts_in([each.value()]):
+            return f"{each.input_line}: ??? is no value; --help {key} explains the key"
+        if each in chosen:
             continue
         above, _, last = key.rpartition(".")
         holder = OmegaConf.select(config, above) if above else config
+        adds = each.is_add() or each.is_force_add()
         if isinstance(holder, DictConfig) and last in holder:
             part, value = OmegaConf.select(config, key), each.value()
             kept = each.is_delete() or isinstance(value, dict) or (value is None and above)
-            if isinstance(part, DictConfig) and not kept:
-                return f"{each.input_line}: {key} has keys of its own; --help {key} explains them"
+            if isinstance(part, DictConfig) and not kept and not adds:
+                way = f"; did you mean {_WAYS[last]}={value}?" if last in _WAYS else ""
+                told = way or f"; --help {key} explains them"
+                return f"{each.input_line}: {key} has keys of its own{told}"
             continue
         if key.startswith(("hydra/", "hydra.")):  # Hydra names what it does not know.
+            continue
+        if adds and _is_used(config, each, parsed):
             continue
         group, _, own = key.partition(".")
         said = f"there is no key {key} (in {each.input_line})"
@@ -331,8 +351,50 @@ def mistake(overrides: Sequence[str]) -> str | None:
             values = OmegaConf.to_container(config[group]) if group in config else {}
             has = ", ".join(leaves(values))
             return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
-        return said + near_key(key, [*groups, *leaves(as_dict(config))])
+        near = near_key(key, [*groups, *leaves(as_dict(config))])
+        return f"{said}{near or '; --help lists all keys'}"
     return None
+
+
+def _no_setting(word: str) -> str:
+    """What to type in place of a word that is neither group=choice nor key=value."""
+    path, groups = Path(word), _groups()
+    of = [group for group in groups if word in _choices(group)]
+    if path.suffix.lower() in _TABLES:
+        way = f"dataset=table dataset.path={word} reads a table"
+    elif path.is_dir() and (path / CONFIG).exists():
+        way = f"resume={word} goes on with this run"
+    elif path.is_dir():
+        way = f"dataset=xmc dataset.root={word} reads its files"
+    elif path.suffix in (".txt", ".svm", ".svmlight"):
+        way = f"dataset=xmc dataset.root={path.parent} dataset.train_file={path.name} reads rows"
+    elif of:
+        way = f"did you mean {of[0]}={word}?"
+    elif word in groups:
+        way = f"{word}={' | '.join(_choices(word))} is a choice, and --help {word} explains them"
+    else:
+        near = near_key(word, list(leaves(as_dict(_composed(())[0]))))
+        way = f"settings are group=choice or key=value, and --help explains them{near}"
+    return f"{word} is no setting; {way}"
+
+
+def _is_used(config: DictConfig, added: Override, parsed: Sequence[Override]) -> bool:
+    """Whether something takes an added key: what is built there, or another value by reference."""
+    key = added.key_or_group
+    if any(f"${{{key}" in text for each in parsed for text in texts_in([each.value()])):
+        return True
+    names = key.split(".")
+    for count in range(len(names) - 1, 0, -1):
+        above, name = ".".join(names[:count]), names[count]
+        part = OmegaConf.select(config, above)
+        if not isinstance(part, DictConfig):
+            continue
+        # A part of the user's own takes what it takes.
+        if name.startswith("_") or any(e.key_or_group == f"{above}._target_" for e in parsed):
+            return True
+        taken = signature(get_object(part._target_)).parameters if "_target_" in part else {}
+        return name in taken or any(each.kind == each.VAR_KEYWORD for each in taken.values())
+    return False
 
 
 @lru_cache(maxsize=64)
@@ -361,19 +423,26 @@ def leaves(tree: object, above: str = "") -> dict[str, Any]:
 
 
 def near_key(key: str, known: Sequence[str]) -> str:
-    """`checks.near_word` among the keys of the same last part, if there are any."""
-    above, _, last = key.rpartition(".")
+    """``; did you mean ...?`` with the key that is meant, or the keys beside it, if any are."""
+    above, _, last = key.replace("-", "_").rpartition(".")
+    if way := _WAYS.get(last.lower()):
+        return f"; did you mean {way}?"
     last = _SYNONYMS.get(last, last)
     if same := [each for each in known if each.rpartition(".")[2] == last]:
         return checks.near_word(key, same, 0) if above else f"; did you mean {' or '.join(same)}?"
-    if not above:
-        return checks.near_word(key, known)
     # Keys of other groups resemble this key by chance, as share of a ranker does seed of a trainer,
     # and whole keys of one group resemble each other by the name of the group.
-    beside = [each.rpartition(".")[2] for each in known if each.rpartition(".")[0] == above]
+    beside = [
+        each.rpartition(".")[2] for each in known if above and each.rpartition(".")[0] == above
+    ]
     if near := get_close_matches(last, beside, n=1):
         return f"; did you mean {above}.{near[0]}?"
-    near = checks.near_word(key, [each for each in known if "." in each], 0.85)
+    if near := get_close_matches(last, [each.rpartition(".")[2] for each in known], 1, 0.8):
+        return near_key(f"{above}.{near[0]}".lstrip("."), known)
+    if not above:
+        return checks.near_word(key, known)
+    others = [each for each in known if "." in each and not each.startswith(f"{above}.")]
+    near = checks.near_word(key, others, 0.85)
     return near or (f"; {above} has {', '.join(beside)}" if beside else "")
 
 

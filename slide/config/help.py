@@ -115,8 +115,13 @@ def train_help(program: str) -> str:
 
 
 def help_on(word: str) -> str:
-    """The part of ``--help`` about a group, a section or a key; ValueError: there is none such."""
+    """The part of ``--help`` about a group, its choice, a section or a key.
+
+    ValueError: there is none such.
+    """
     name, groups, titles = override_key(word), read_groups(find_conf()), sections(find_conf())
+    if chosen := [group for group in groups if name in group.pages]:
+        return "\n".join(_about_choice(group, name, titles) for group in chosen)
     found = {
         title: {key: row for key, row in rows.items() if f"{key}.".startswith(f"{name}.")}
         for title, rows in titles.items()
@@ -131,6 +136,17 @@ def help_on(word: str) -> str:
         told = near or f"; there is on {', '.join(each for each in names if '=' not in each)}"
         raise ValueError(f"there is no help on {word}{told}")
     return "\n".join(listed).lstrip("\n") + "\n"
+
+
+def _about_choice(group: KeyGroup, choice: str, titles: Sections) -> str:
+    """A choice of a group, such as lsh: how it is typed, what it is, and its settings."""
+    page = group.pages[choice]
+    texts = {key: text for rows in titles.values() for key, (_, text) in rows.items()} | page.texts
+    lines = [_entry(f"{group.name}={choice}", page.about)]
+    for key, value in page.values.items():
+        if key in texts:
+            lines.append(_entry(f"{key}={typed_value(value)}", texts[key]))
+    return "\n".join(lines) + "\n"
 
 
 def _listing(groups: Iterable[KeyGroup], titles: Sections) -> Iterator[str]:

@@ -116,6 +116,11 @@ def test_help_on_a_group_a_section_or_a_key(capsys):
     assert len(help_on("dataset.name").splitlines()) < 4
 
 
+def test_help_on_a_choice():
+    assert help_on("lsh").startswith("  sampler=lsh                     the outputs with")
+    assert help_on("eurlex4k").count("\n  dataset.num_labels=3993 ") == 1
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [

@@ -27,12 +27,13 @@ PATHS = ["a_lr=0.1,hidden=_64_", "/home/jürgen/x", "it's (new)", "back\\", "7",
 
 def test_paths_are_read_as_they_are():
     for path in PATHS:
-        assert read_config([f"run_dir={path}", f"+dataset.root={path}"]).run_dir == path
+        assert read_config([f"run_dir={path}", f"dataset.cache={path}"]).run_dir == path
     combinations([f"dataset.cache={path}" for path in PATHS], sweeps=False)
     path = PATHS[0]
-    names = "train_file", "test_file", "train_labels_file", "test_labels_file", "file"
+    names = "root", "train_file", "test_file", "train_labels_file", "test_labels_file"
     found = read_config(["dataset=xmc", *(f"++dataset.{name}={path}" for name in names)]).dataset
     assert [found[name] for name in names] == [path] * 5
+    assert read_config(["dataset=text", f"dataset.file={path}"]).dataset.file == path
     words = "dataset=table", f"dataset.path={path}", f"dataset.test_path={path}"
     found = read_config(words).dataset
     assert [found.path, found.test_path] == [path] * 2
@@ -108,6 +109,13 @@ def test_impossible_values_are_named_before_data_are_read(tmp_path, arguments):
     assert not list(tmp_path.iterdir()), "something was read or written"
 
 
+def test_added_keys_that_something_takes():
+    """What is built there, a part of the user's own, or another value by reference."""
+    assert read_config(["+loss.reduction=x", "loss._target_=mine.Loss"]).loss.reduction == "x"
+    assert read_config(["+scale=2", "network.hidden=['${scale}']"]).network.hidden == [2]
+    assert mistake(["+dataset.fetch=null", "++dataset.seed=3"]) is not None
+
+
 def test_all_keys_of_a_choice_are_named():
     said = mistake(["dataset=debian", "dataset.path=x"])
     assert said is not None
@@ -139,6 +147,31 @@ def test_all_keys_of_a_choice_are_named():
             "seed=1,2",
             r"seed=1,2 has several values: add -m for a run of each; a list is seed=\[1,2\]",
         ),
+        ("+trainer.foo=1", r"no key trainer.foo \(.*\); trainer has batch_size, epochs, "),
+        ("+trainer.epoch=1", r"no key trainer.epoch .*; did you mean trainer\.epochs?$"),
+        ("+optimizer.x=1", "no key optimizer.x .*; optimizer has lr, input_rate, "),
+        ("+sampler.y=2", "no key sampler.y .*; sampler has active, mode, "),
+        ("+network.foo=1", "no key network.foo .*; network has hidden, "),
+        ("+epochs=3", r"no key epochs .*; did you mean trainer\.epochs?$"),
+        ("+foo=1", r"no key foo \(in \+foo=1\); --help lists all keys$"),
+        ("sampler.L=5", "no key sampler.L .*; did you mean hash.L?$"),
+        ("sampler.K=4", "no key sampler.K .*; did you mean hash.K?$"),
+        ("network.epoch=3", r"no key network.epoch .*; did you mean trainer\.epochs?$"),
+        ("trainer.learning-rate=1", r"; did you mean optimizer\.lr?$"),
+        ("rebuild=100", "no key rebuild .*; did you mean schedule=fixed schedule.every?$"),
+        ("sampler.rebuild=100", "did you mean schedule=fixed schedule.every=100?$"),
+        ("posts.csv", "posts.csv is no setting; dataset=table dataset.path=posts.csv reads a tab"),
+        ("mine/train.txt", "dataset=xmc dataset.root=mine dataset.train_file=train.txt reads"),
+        ("sketch", r"sketch is no setting; did you mean sampler=sketch?$"),
+        ("sampler", "sampler is no setting; sampler=auto | faiss | .*--help sampler explains"),
+        ("epochs", "--help explains them; did you mean trainer.epochs?$"),
+        ("trainer.batch_size=???", r"=\?\?\?: \?\?\? is no value; --help trainer.batch_size exp"),
+        ("dataset.cache=null", "dataset.cache must be the path of a folder, not None"),
+        ("hydra.run.dir=x", "hydra.run.dir=x has no effect: the folder of a run is run_dir=x$"),
+        ("hydra.verbose=true", "has no effect: keys of Hydra belong to sweeps"),
+        ("--config-dir=x", "--config-dir has no effect: settings are keys and choices"),
+        ("-cn=x", "--config-name has no effect: settings are keys and choices"),
+        ("--resolve", "--resolve goes with --cfg job"),
         ("dataset.name=,", r"a comma, a colon or a bracket is quoted twice for a shell: 'key="),
     ],
 )
@@ -146,5 +179,5 @@ def test_unknown_keys_and_choices(tmp_path, argument, message):
     said = job.failure(*job.tiny(tmp_path), argument)
     assert said.startswith("error: ")
     assert "\n" not in said
-    assert re.search(message.replace("?", r"\?"), said), said
+    assert re.search(re.sub(r"(?<!\\)\?", r"\?", message), said), said
     assert not list(tmp_path.iterdir())
