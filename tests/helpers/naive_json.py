@@ -7,7 +7,6 @@ import numpy as np
 
 from helpers.naive_rows import BadLine
 
-
 # float32 rounds larger numbers to infinity.
 LIMIT = 2.0**128 - 2.0**103
 

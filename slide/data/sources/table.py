@@ -223,7 +223,7 @@ def _names_of(key: str, given: Any) -> list[str]:
     for name in names:
         if not isinstance(name, str | int) or isinstance(name, bool):
             raise ValueError(f"{key} must name a column, or be a list of names, not {name!r}")
-    return [str(name) for name in names]
+    return list(dict.fromkeys(map(str, names)))
 
 
 def _log(columns: Columns | None) -> None:

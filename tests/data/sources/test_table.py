@@ -628,7 +628,7 @@ def test_columns_of_zeros_and_ones_are_labels(tmp_path):
         {"text": f"a {WORDS[n % 4]} car", **{w: marks[n % 4][w == WORDS[n % 4]] for w in WORDS}}
         for n in range(40)
     ]
-    data = table(path=rows, labels=WORDS)
+    data = table(path=rows, labels=[*WORDS, "red"])
     assert list(data.label_names) == sorted(WORDS)
     lists = to_lists(data.train.features, data.train.labels)
     words = [[list(data.label_names)[label] for label in labels] for labels, _ in lists]
