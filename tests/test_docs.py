@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 import shlex
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -66,9 +67,32 @@ def test_every_result_is_on_the_page_of_results_and_in_the_site():
 
 
 def test_links_lead_somewhere():
-    for page in GUIDES:
+    for page in {*GUIDES, *ROOT.glob("*.md")}:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_checks_by_name_are_stages_that_there_are():
+    """Of `.ci/run`, which refuses other names; one version of ruff checks commits and merges."""
+    asked = [ROOT / ".ci/run", "nothing"]
+    refused = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    stages = refused.stderr.partition(":")[2].partition("(")[0].split()
+    assert re.findall(r'stage\(session, "(\w+)"\)', (ROOT / "noxfile.py").read_text()) == stages
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    pinned = {word for hook in hooks for word in hook["additional_dependencies"] if "ruff" in word}
+    assert pinned < {*(ROOT / "constraints.txt").read_text().split()}
+
+
+def test_forms_can_be_read_and_actions_are_pinned():
+    for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
+        found = yaml.safe_load(form.read_text())
+        assert {"name", "description", "body"} <= set(found)
+        for part in found["body"]:
+            assert part["type"] == "markdown" or {"id", "attributes"} <= set(part), form
+    for flow in (ROOT / ".github/workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", flow.read_text())
+        assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v[\d.]+", use) for use in used), used
 
 
 def commands(page):
