@@ -17,7 +17,7 @@ ONLY = {
         *("slide.ranking.scorers.neighbours", "slide.sampling.faiss"),
         "slide.search.faiss_bytes",
     ),
-    "tensorboard": (),
+    "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config",),

@@ -68,7 +68,6 @@ from slide.training.checkpoint import (
     find_folders,
     last_checkpoint,
 )
-from slide.training.coordination import exit_status, raised_terminations
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
@@ -77,6 +76,7 @@ from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import fail, log, open_streams, show
 from slide.utils.resources import reset_peak_memory
 from slide.utils.run_folders import resume_word
+from slide.utils.signals import exit_status, raised_terminations
 from slide.utils.sizes import find_conf
 from slide.utils.tensor_folder import share_files, stream_file
 
@@ -459,7 +459,7 @@ def data() -> None:
             "such as dataset=table dataset.path=reviews.csv"
         )
     try:
-        with user_errors(overrides):
+        with raised_terminations(), user_errors(overrides):
             show(DATA_COMMANDS[command](open_dataset(read_config(overrides))), end="")
     except KeyboardInterrupt as error:
         _stop("interrupted", error)

@@ -28,6 +28,7 @@ from slide.utils import checks
 from slide.utils.array_checks import Stored
 from slide.utils.files import (
     json_digest,
+    naming,
     pieces,
     read_text,
     side_by_side,
@@ -69,7 +70,7 @@ class ArrayWriter:
     """Writes a one-dimensional ``.npy`` file; ``written`` says at the end what is in it."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
-        self.dtype = dtype
+        self.path, self.dtype = path, dtype
         self.length = 0
         self.written = CacheFile(0, 0, 0)
         self._checksum = 0
@@ -80,7 +81,8 @@ class ArrayWriter:
         """Appends a one-dimensional array, converted to the file's type."""
         # ndarray.tofile would report a full disk without its errno.
         data = np.ascontiguousarray(array, dtype=self.dtype).view(np.uint8).data
-        self._file.write(data)
+        with naming(self.path):
+            self._file.write(data)
         self._checksum = crc32(data, self._checksum)
         self.length += len(array)
 
@@ -89,13 +91,11 @@ class ArrayWriter:
         header = _header(self.dtype, self.length)
         size = len(header) + self.length * self.dtype.itemsize
         self.written = CacheFile(size, len(header), crc32(header, self._checksum))
-        try:
+        with naming(self.path), self._file:
             self._file.seek(0)
             self._file.write(header)
             self._file.flush()
             os.fsync(self._file.fileno())
-        finally:
-            self._file.close()
 
 
 def _header(dtype: np.dtype, length: int) -> bytes:
@@ -116,7 +116,7 @@ def write_extra(folder: Path, extra: Mapping[str, np.ndarray | str]) -> dict[str
             buffer, name = BytesIO(), f"{name}.npy"
             np.save(buffer, content)
             data = buffer.getvalue()
-        with (folder / name).open("wb") as file:
+        with naming(folder / name), (folder / name).open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

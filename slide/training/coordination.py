@@ -1,114 +1,14 @@
-"""A run beside others: signals, the processes of the run, and programs that use the same cores."""
+"""A run beside others: the processes of the run, and programs that use the same cores."""
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from slide import runtime
 from slide.distributed import Group
 from slide.utils.progress_bar import log
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, or the SIGHUP of a terminal that closes, which end a run as Ctrl-C does."""
-
-    def __init__(self, number: int = signal.SIGTERM):
-        super().__init__()
-        self.number = number
-
-
-# Not empty after such a signal inside of `raised_terminations`. Python drops an error that is
-# raised in a callback of compiled code, such as the compiler of kernels, so the error alone is not
-# enough.
-_ASKED: list[Terminated] = []
-# Windows has none. A terminal that closes sends it twice, so the second one asks for nothing more.
-_HANGUP = getattr(signal, "SIGHUP", None)
-
-
-def _raise(number: int, _: Any) -> None:
-    if _ASKED and number == _HANGUP:
-        return
-    _ASKED.append(Terminated(number))
-    raise _ASKED[0]
-
-
-def _terminations() -> list[int]:
-    """The signals that end a run: not SIGHUP where nohup ignores it, or the program handles it."""
-    if _HANGUP is not None and signal.getsignal(_HANGUP) in (signal.SIG_DFL, _raise):
-        return [signal.SIGTERM, _HANGUP]
-    return [signal.SIGTERM]
-
-
-def exit_status(error: KeyboardInterrupt) -> int:
-    """The exit status of a process that ends so, as shells give it: 128 plus the signal."""
-    return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
-
-
-@dataclass
-class Interrupt:
-    """Whether the run was asked to stop: ``error`` is what to raise after the step, or None."""
-
-    error: KeyboardInterrupt | None = None
-
-
-@contextmanager
-def noted_interrupts() -> Iterator[Interrupt]:
-    """Inside of it, the first Ctrl-C or SIGTERM is only noted; the second one is as outside.
-
-    SIGHUP is noted, too, unless it is ignored, or the program has a handler of its own.
-    """
-    interrupt, before = Interrupt(), {}
-
-    def note(number: int, _: Any) -> None:
-        interrupt.error = KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
-        for each, handler in before.items():
-            if each != _HANGUP:
-                signal.signal(each, handler)
-
-    with ExitStack() as stack:
-        for number in (signal.SIGINT, *_terminations()):
-            try:
-                before[number] = signal.signal(number, note)
-            except ValueError:  # Only the main thread may set handlers. In others none is noted.
-                break
-            stack.callback(signal.signal, number, before[number])
-        if _ASKED:  # Else a signal may have been noted just now.
-            interrupt.error = _ASKED[0]
-        yield interrupt
-
-
-@contextmanager
-def raised_terminations() -> Iterator[None]:
-    """Inside of it, SIGTERM and SIGHUP raise `Terminated`: files are closed, messages written.
-
-    If the error gets lost, the next `noted_interrupts` notes it, or the end of this raises it.
-    """
-    _ASKED.clear()
-    try:
-        before = {number: signal.signal(number, _raise) for number in _terminations()}
-    except ValueError:  # Not the main thread.
-        yield
-        return
-    try:
-        try:
-            yield
-        except Exception as error:
-            if _ASKED:
-                raise _ASKED[0] from error
-            raise
-        if _ASKED:
-            raise _ASKED[0]
-    finally:
-        _ASKED.clear()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
+from slide.utils.signals import Terminated
 
 # Seconds between agreements of the processes: a signal is followed within about this time.
 _AGREE_EVERY = 0.5

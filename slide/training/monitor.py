@@ -1,6 +1,8 @@
 """What a run records: its counters, its log (JSON lines and TensorBoard events), its summary."""
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -12,6 +14,7 @@ from slide.utils.run_folders import read_log
 
 SUMMARY = "summary.json"
 EVENTS = "events.out.tfevents"  # How names of files of events begin.
+_NUMBERED = re.compile(rf"{re.escape(EVENTS)}\.(\d{{10}})\.")
 
 
 @dataclass
@@ -60,6 +63,36 @@ def log_scalars(
     }
 
 
+class EventFile:
+    """Events for TensorBoard, written at once: its own writer has a thread, whose errors are lost.
+
+    TensorBoard drops the events from ``purge_step`` on that are in earlier files of the folder.
+    """
+
+    def __init__(self, folder: Path, purge_step: int):
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        # TensorBoard reads files in the order of their names, and a clock may have been set back.
+        names = (_NUMBERED.match(path.name) for path in folder.glob(f"{EVENTS}.*"))
+        number = max([int(time.time()), *(int(name[1]) + 1 for name in names if name)])
+        self._file = (folder / f"{EVENTS}.{number:010d}.slide").open("xb")
+        self._proto: Any = event_pb2  # Its classes are made when it is imported.
+        self._records = RecordWriter(self._file)
+        self.write(file_version="brain.Event:2")
+        self.write(step=purge_step, session_log={"status": self._proto.SessionLog.START})
+
+    def write(self, **values: Any) -> None:
+        """Write an event with these values, and the time."""
+        event = self._proto.Event(wall_time=time.time(), **values)
+        self._records.write(event.SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class Monitor:
     """Writes scalars to ``metrics.jsonl`` and to TensorBoard events in a run's folder.
 
@@ -95,11 +128,8 @@ class Monitor:
         with self._explained_errors(self._path):
             write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
             self._file = self._path.open("a", buffering=1)
-        from torch.utils.tensorboard import SummaryWriter  # Here, because it takes a second.
-
-        with self._explained_errors(self._folder):
-            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
-            self._events.flush()
+        with self._explained_errors(self._folder / EVENTS):
+            self._events = EventFile(self._folder, purge_step)
         for line in lines:
             if line["step"] >= purge_step:
                 self._add_events(line)
@@ -140,11 +170,9 @@ class Monitor:
             self._open(kept, step)
 
     def _add_events(self, line: dict[str, float]) -> None:
+        values = [{"tag": name, "simple_value": x} for name, x in line.items() if name != "step"]
         with self._explained_errors(self._folder / EVENTS):
-            for name, value in line.items():
-                if name != "step":
-                    self._events.add_scalar(name, value, int(line["step"]))
-            self._events.flush()  # Raises what the thread of the writer has met.
+            self._events.write(step=int(line["step"]), summary={"value": values})
 
     def note_settings(
         self, settings: dict[str, bool | int | float | str], reranked: bool = False
@@ -159,8 +187,7 @@ class Monitor:
         scores = {f"{part}/{score}": 0.0 for part in parts for score in ("p_at_1", "p_at_5")}
         with self._explained_errors(self._folder / EVENTS):
             for part in hparams(settings, scores):
-                self._events._get_file_writer().add_summary(part)
-            self._events.flush()
+                self._events.write(summary=part)
 
     def close(self) -> None:
         """Close both files."""

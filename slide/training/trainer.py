@@ -20,7 +20,7 @@ from slide.optim import RowSparseAdam
 from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.runtime import versions
 from slide.training.checkpoint import Checkpoint
-from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
+from slide.training.coordination import Coordinator, CoreShare
 from slide.training.evaluation import (
     TOP,
     check_search,
@@ -55,6 +55,7 @@ from slide.utils import checks
 from slide.utils.profiling import clock, compile_seconds
 from slide.utils.progress_bar import ProgressBar, log
 from slide.utils.resources import peak_memory_mb
+from slide.utils.signals import Interrupt, noted_interrupts
 from slide.utils.sizes import DEFAULTS, validation_cutoffs
 
 # Measurements for a curve take at most this share of the multiplications of the steps, or as many

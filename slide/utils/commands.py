@@ -1,7 +1,6 @@
 """What commands have in common: how they are called, and how errors end them."""
 
 import argparse
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from contextlib import contextmanager
 from slide.runtime import VERSION
 from slide.utils.checks import error_message
 from slide.utils.progress_bar import fail, log, open_streams, until_reader_goes
+from slide.utils.signals import exit_status, raised_terminations
 
 # What --version of all commands prints.
 VERSION_LINE = f"slide {VERSION}"
@@ -38,12 +38,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def ending_errors() -> Iterator[None]:
-    """Inside of it, a user's errors end the process with a sentence, Ctrl-C with status 130."""
+    """Inside of it, a user's errors end the process with a sentence, signals with their status."""
     try:
-        with until_reader_goes():
+        with until_reader_goes(), raised_terminations():
             yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         log("interrupted")
-        sys.exit(128 + signal.SIGINT)
+        sys.exit(exit_status(error))
     except (ValueError, TypeError, OSError) as error:
         fail(error_message(error))

@@ -4,6 +4,7 @@ import hashlib
 import json
 import operator
 import os
+import re
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ _LARGE = 64 << 20
 _LONGEST_TEXT = 64 << 20
 # Characters of a file in the name of its temporary file: systems take 255 bytes.
 _NAMED = 40
+_TEMPORARY = re.compile(r"(.+)-[0-9a-f]{16}\.tmp", re.DOTALL)
 # Four threads at most: the system keeps the memory of each.
 _READERS = 4
 
@@ -43,6 +45,21 @@ def beside(path: Path) -> Path:
     return path.with_name(f"{path.name[:_NAMED]}-{uuid.uuid4().hex[:16]}.tmp")
 
 
+def temporary_for(path: Path) -> Path | None:
+    """The file that a temporary one, named by `beside`, is to replace; None: it is no such file."""
+    found = _TEMPORARY.fullmatch(path.name)
+    return path.with_name(found[1]) if found else None
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Let errors of an open file name it: those of the system do not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A temporary file that replaces ``path`` after a block without an error.
@@ -50,10 +67,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     It belongs to this call alone: of several that write one path at once, the last one stays.
     """
     temporary = beside(path)
-    try:
+    with naming(path):  # The caller has not named the other one.
         file = temporary.open("xb")
-    except OSError as error:  # The caller has not named this one.
-        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with file:
             yield file
@@ -140,11 +155,12 @@ def json_digest(content: Mapping[str, Any]) -> str:
 def pieces(file: FileIO) -> Iterator[memoryview]:
     """The bytes of an open file, from where it stands to its end."""
     memory = memoryview(bytearray(_PIECE))
-    try:
-        while size := file.readinto(memory):
-            yield memory[:size]
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, file.name) from error
+    while True:
+        with naming(file.name):
+            size = file.readinto(memory)
+        if not size:
+            return
+        yield memory[:size]
 
 
 def side_by_side(work: Callable[[str], object], sizes: Mapping[str, int]) -> None:

@@ -14,12 +14,16 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from slide.utils.files import temporary_for
+
 RUN_LOCK = "run.lock"
 # What a new run must not find in its folder: that of a run, and last that of a saved model.
 RUN_MARKS = ("config.yaml", "checkpoints", "model.json")
 # What else runs and models keep in their folders.
 _KEPT = (*RUN_MARKS, RUN_LOCK, "best", "new_files", "summary.json", "metrics.jsonl", "report.html")
 _KEPT_PATTERNS = ("*.safetensors", "events.out.tfevents*")
+# Where in its folder a run writes files beside those that they replace.
+_PLACES = ("", "checkpoints/*/", "best/*/")
 # A lock that nothing refers to is released.
 _HELD: set[FileLock] = set()
 # Seconds after which a file that one machine wrote is seen by all others: network file systems may
@@ -147,7 +151,10 @@ def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:
 
 
 def hold_folder(folder: Path) -> None:
-    """Keep the folder of a run for this process until it ends, or until `release_folder`."""
+    """Keep the folder of a run for this process until it ends, or until `release_folder`.
+
+    Temporary files of the run that killed processes have left in it are removed.
+    """
     lock = _lock_of(folder)
     try:
         lock.acquire(blocking=False)
@@ -155,7 +162,15 @@ def hold_folder(folder: Path) -> None:
         raise ValueError(f"another process is running in {folder}: wait until it ends") from None
     except OSError:  # A file system without locks, or one where nothing can be written.
         return
+    if lock in _HELD:
+        return
     _HELD.add(lock)
+    for place in _PLACES:
+        for path in folder.glob(f"{place}*.tmp"):
+            whole = temporary_for(path)
+            if whole is not None and is_of_folder(whole, folder):
+                with suppress(OSError):
+                    path.unlink()
 
 
 def release_folder(folder: Path) -> None:

@@ -193,6 +193,16 @@ def failing(error):
     return blocks
 
 
+def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch):
+    def fail(file):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"Input/output error: '.*/train/label_indices.npy'"):
+        open_blocks(tmp_path, blocks_of(make_split()))
+    assert leftovers(tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -1,8 +1,5 @@
-"""Signals, agreement of processes, and the number of threads beside other programs."""
+"""Agreement of processes, and the number of threads beside other programs."""
 
-import os
-import signal
-from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,107 +9,8 @@ from helpers import job
 
 from slide import runtime
 from slide.training import coordination, trainer
-from slide.training.coordination import (
-    Coordinator,
-    CoreShare,
-    Terminated,
-    exit_status,
-    noted_interrupts,
-    raised_terminations,
-    run_and_waited,
-)
-
-
-def lose_a_termination():
-    """As in a callback of a compiler."""
-    with suppress(Terminated):
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.mark.parametrize("looped", [True, False])
-def test_a_termination_that_gets_lost_is_noted_by_the_next_loop_or_raised_at_the_end(looped):
-    noted = []
-
-    def run():
-        with raised_terminations():
-            lose_a_termination()
-            if looped:
-                with noted_interrupts() as interrupt:
-                    noted.append(interrupt.error)
-            noted.append("reached")
-
-    with pytest.raises(Terminated):
-        run()
-    assert noted[-1] == "reached"
-    assert not looped or isinstance(noted[0], Terminated)
-    with raised_terminations(), noted_interrupts() as interrupt:
-        assert interrupt.error is None, "it is of the program before"
-
-
-def test_a_termination_is_not_hidden_by_an_error_that_follows_from_it():
-    def tidy_up():
-        try:
-            os.kill(os.getpid(), signal.SIGTERM)
-        finally:
-            {}["of a library that was interrupted while it made this"]
-
-    with pytest.raises(Terminated), raised_terminations():
-        tidy_up()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_as_soon_as_there_is_a_handler(monkeypatch, number):
-    install, sent = signal.signal, []
-
-    def interrupted(which, handler):
-        before = install(which, handler)
-        if which == signal.SIGTERM and not sent:
-            sent.append(number)
-            os.kill(os.getpid(), number)
-        return before
-
-    monkeypatch.setattr(signal, "signal", interrupted)
-    with noted_interrupts() as interrupt:
-        assert interrupt.error is not None
-
-
-@pytest.fixture
-def hangup():
-    """Set the handler of SIGHUP, which is put back."""
-    before = signal.getsignal(signal.SIGHUP)
-    yield lambda handler: signal.signal(signal.SIGHUP, handler)
-    signal.signal(signal.SIGHUP, before)
-
-
-def test_a_terminal_that_closes_ends_a_run_as_a_termination_does(hangup):
-    """It sends SIGHUP twice: by the shell, and when the shell ends."""
-    hangup(signal.SIG_DFL)
-
-    def run():
-        with raised_terminations():
-            with noted_interrupts() as interrupt:
-                for _ in range(2):
-                    signal.raise_signal(signal.SIGHUP)
-                assert interrupt.error is not None
-                assert exit_status(interrupt.error) == 129
-            try:
-                signal.raise_signal(signal.SIGHUP)
-            finally:
-                signal.raise_signal(signal.SIGHUP)
-
-    with pytest.raises(Terminated) as ended:
-        run()
-    assert exit_status(ended.value) == 129
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
-
-
-@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
-def test_an_ignored_hangup_and_that_of_a_program_are_left_alone(hangup, handler):
-    hangup(handler)
-    with raised_terminations(), noted_interrupts() as interrupt:
-        signal.raise_signal(signal.SIGHUP)
-        assert interrupt.error is None
-        assert signal.getsignal(signal.SIGHUP) is handler or handler == signal.SIG_IGN
+from slide.training.coordination import Coordinator, CoreShare, run_and_waited
+from slide.utils.signals import Terminated
 
 
 class Processes:

@@ -7,17 +7,10 @@ import pytest
 from helpers import job
 from helpers.limits import limited
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.summary.writer import event_file_writer
 
 from slide.training import trainer
 from slide.training.monitor import Counters, Monitor, log_scalars
 from slide.training.stopping import HELD, HeldOutSamples
-
-
-@pytest.fixture(autouse=True)
-def _first_writer(monkeypatch):
-    """TensorBoard reads files of one second by the number of their writer as text: 10 before 9."""
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
 def events(folder, tag):
@@ -59,6 +52,13 @@ def test_what_a_lost_part_wrote_is_dropped(tmp_path, step):
     assert job.steps(tmp_path, "train/loss") == expected
     assert events(tmp_path, "train/loss") == [(s, s / 4) for s in expected]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_clock_that_was_set_back_changes_no_curve(tmp_path, monkeypatch):
+    for begin, now in ((0, 2e9), (2, 1e9), (3, 1.0)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        write(tmp_path, [begin + 1, begin + 2], begin).close()
+    assert events(tmp_path, "train/loss") == [(s, s / 4) for s in (1, 2, 3, 4, 5)]
 
 
 def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):

@@ -158,3 +158,18 @@ def test_a_folder_is_held_once(tmp_path):
     other.acquire(blocking=False)
     other.release()
     run_folders.release_folder(tmp_path)  # It is not held any more.
+
+
+def test_who_holds_a_folder_removes_what_killed_runs_have_left(tmp_path):
+    best = tmp_path / "best/1-step-2"
+    best.mkdir(parents=True)
+    files.write_text(tmp_path / "report.html", "whole")
+    left = [files.beside(tmp_path / name) for name in ("report.html", "network.safetensors")]
+    left.append(files.beside(best / "network.safetensors"))
+    others = [files.beside(tmp_path / "answers.jsonl"), tmp_path / "summary.json-mine.tmp"]
+    for path in (*left, *others):
+        path.touch()
+    run_folders.hold_folder(tmp_path)
+    run_folders.release_folder(tmp_path)
+    assert [path.exists() for path in (*left, *others)] == [False] * 3 + [True] * 2
+    assert (tmp_path / "report.html").read_text() == "whole"
