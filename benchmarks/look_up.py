@@ -59,20 +59,20 @@ CASES = {
     "lsh, group, biases at the prior": ["sampler=lsh", GROUPED, AT_PRIOR],
     "all outputs": ["sampler=full"],
 }
-# Sets of groups of several sizes, with an eighth of the samples looking up; and other look-ups.
+# Sets of groups of several sizes, with a fourth of the samples looking up; and other look-ups.
 SETS = {
     **{
         f"{size} samples, {active:,} outputs": [
             *(f"sampler.group_size={size}", f"sampler.active={active}"),
-            f"sampler.lookups={max(1, size // 8)}",
+            f"sampler.lookups={max(1, size // 4)}",
         ]
         for size, active in ((1, 64), (4, 96), (16, 192), (64, 512), (256, 1600), (512, 2800))
     },
-    "64 samples, no look-ups": ["sampler.lookups=0"],
-    "64 samples, 2 look up": ["sampler.lookups=2"],
-    "64 samples, all look up": ["sampler.lookups=64", "sampler.candidate_share=0.5"],
-    "64 samples, 256 outputs": ["sampler.active=256"],
-    "64 samples, 1,024 outputs": ["sampler.active=1024"],
+    "16 samples, no look-ups": ["sampler.lookups=0"],
+    "16 samples, 1 looks up": ["sampler.lookups=1"],
+    "16 samples, all look up": ["sampler.lookups=16"],
+    "16 samples, 96 outputs": ["sampler.active=96"],
+    "16 samples, 512 outputs": ["sampler.active=512"],
 }
 MARGINS = (0.0, 0.1, 0.3)
 # Sets with few outputs, all of which a step can compute.

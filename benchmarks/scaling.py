@@ -89,7 +89,7 @@ def in_words(case: str) -> str:
     """A case with its batch and the size of its sets."""
     config = settings(case, BASE.outputs)
     active = "all outputs" if case == "dense PyTorch" else f"{config.sampler.active:,} outputs"
-    of = {"grouped": "for 64 samples", "per_sample": "for each sample", "shared": "for the batch"}
+    of = {"grouped": "for 16 samples", "per_sample": "for each sample", "shared": "for the batch"}
     each = of[config.sampler.mode]
     return f"{case}: batch {config.trainer.batch_size}, {active} {each}"
 

@@ -105,7 +105,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         sampler: how active sets are chosen: any ``sampler`` of the command line, such as
             ``"lsh"`` (hash tables), ``"sketch"``, ``"uniform"`` and ``"full"``.
         active: outputs in an active set; None: a quarter of all labels, at least 64, and at most
-            512 for a group, 128 for a row and 2048 for a batch.
+            192 for a group, 128 for a row and 2048 for a batch.
         ranker: ``"ensemble"``; ``"none"`` or None: the network alone, without held-out rows.
         label_weights: how much a hit of each label counts: None: all the same; ``"propensity"``:
             rare labels more (`slide.training.inverse_propensities`); or ``(N,)`` numbers. The
@@ -137,7 +137,7 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         random_state: None, a seed, or a generator of numpy.
         verbose: whether bars and notes appear on standard error.
         run_dir: folder for log, checkpoint and model of `fit`; None: a temporary one.
-        mode: ``"grouped"``: one active set for each group of 64 similar rows; ``"per_sample"``: one
+        mode: ``"grouped"``: one active set for each group of 16 similar rows; ``"per_sample"``: one
             for each row; ``"shared"``: one for the batch.
         settings: further keys of ``python train.py --help`` with their values, such as
             ``{"hash.num_tables": 16}``, or ``{"hash.L": 16}`` by the letter of the papers, of all

@@ -143,8 +143,8 @@ class ActiveSampler(Sampler):
         mode: str = "shared",
         weighting: str = "stratified",
         candidate_share: float | None = 0.5,
-        group_size: int = 64,
-        lookups: int = 8,
+        group_size: int = 16,
+        lookups: int = 4,
         rebuild: schedules.Schedule = schedules.by_updates,
         seed: int = 0,
     ):

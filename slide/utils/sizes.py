@@ -11,7 +11,7 @@ from slide.utils import checks
 
 _MANY_LABELS = 100_000
 # Outputs in the set of a sample, of a group and of a batch, at most.
-_MOST_ACTIVE = {"per_sample": 128, "grouped": 512, "shared": 2048}
+_MOST_ACTIVE = {"per_sample": 128, "grouped": 192, "shared": 2048}
 # A search by an index saves little for fewer labels.
 _SEARCHED_LABELS = 20_000
 

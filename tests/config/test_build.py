@@ -36,7 +36,7 @@ def test_all_outputs_with_any_sampler():
 @pytest.mark.parametrize(
     ("words", "labels", "active"),
     [
-        ([], 20_000, 512),
+        ([], 20_000, 192),
         ([], 600, 150),
         ([], 300, 75),
         ([], 100, 64),
@@ -76,7 +76,7 @@ def test_how_outputs_are_chosen(words, proposer, mode):
     fill_in(config, 40_000, 200_000)
     sampler = build_network(config, 1000, 3000).output.sampler
     assert type(sampler.proposer) is (proposer or type(None))
-    active = {"shared": 2048, "grouped": 512, "per_sample": 128}[mode]
+    active = {"shared": 2048, "grouped": 192, "per_sample": 128}[mode]
     recipe = "recipe=slide2020" in words
     assert (sampler.mode, sampler.active) == (mode, 1000 if recipe else active)
 
@@ -266,8 +266,7 @@ def test_schedules(sampler, words, schedule, numbers):
 
 def test_a_rebuild_by_updates():
     """By a run: after 8 steps, and when steps have computed twice as many outputs as there are."""
-    words = ["sampler.active=40", "sampler.group_size=16", "schedule.per_output=1.5"]
-    config = job.compose("network.hidden=[8]", *words)
+    config = job.compose("network.hidden=[8]", "sampler.active=40", "schedule.per_output=1.5")
     fill_in(config, 40_000, 3000)
     layer = build_network(config, 60, 3000).output
     labels = Pattern.from_lists([[b] for b in range(64)])

@@ -439,7 +439,7 @@ def test_what_the_first_lines_of_a_run_say():
         "sets of 24 outputs for 4 samples; uniform draws from 400 outputs"
     )
     assert grouped(Asked, candidate_share=None).description() == (
-        "sets of at least 24 outputs for 64 samples; Asked; rebuilt by schedule updates"
+        "sets of at least 24 outputs for 16 samples; Asked; rebuilt by schedule updates"
     )
     assert grouped(active=N).description() == "sets of all 400 outputs"
 

@@ -16,7 +16,7 @@ def test_batch_size(rows, expected):
     assert rules.batch_size(rows) == expected
 
 
-MOST_ACTIVE = {"per_sample": 128, "grouped": 512, "shared": 2048}
+MOST_ACTIVE = {"per_sample": 128, "grouped": 192, "shared": 2048}
 
 
 @pytest.mark.parametrize("mode", MOST_ACTIVE)
