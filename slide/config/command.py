@@ -45,10 +45,7 @@ from slide.config.processes import (
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
-from slide.distributed import ShardedNetwork
-from slide.distributed.group import LostProcessError
 from slide.distributed.launch import find_rank_info
-from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.report import Answers, write_report
@@ -67,6 +64,7 @@ from slide.training.checkpoint import (
     last_checkpoint,
 )
 from slide.training.coordination import exit_status, raised_terminations
+from slide.training.group import LostProcessError
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
@@ -218,12 +216,11 @@ def _run(
 def write_run_model(trainer: Trainer) -> None:
     """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
-    if isinstance(network, ShardedNetwork):
-        blocks = full_blocks(network)
+    if (gathered := network.gathered_weights()) is not None:
         if trainer.is_main_process:
             (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-            weights = stream_file(folder, "network", full_shapes(network), blocks)
-        for _ in blocks:
+            weights = stream_file(folder, "network", *gathered)
+        for _ in gathered.blocks:
             pass
     if not trainer.is_main_process:
         return

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from slide import runtime
-from slide.distributed import Group
+from slide.training.group import Group
 from slide.utils.progress_bar import log
 
 

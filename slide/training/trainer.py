@@ -11,8 +11,6 @@ import numpy as np
 
 from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.data.dataset import ROW_KINDS
-from slide.distributed import Group
-from slide.distributed.sharded_network import run_on_main_process
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES
@@ -33,6 +31,7 @@ from slide.training.evaluation import (
     predict_split,
     scores_of,
 )
+from slide.training.group import Group
 from slide.training.loop import TrainingLoop, is_due
 from slide.training.lr_schedules import (
     AutoSchedule,
@@ -485,7 +484,7 @@ class Trainer:
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}
-        with run_on_main_process(self.network, self.group.patient) as network:
+        with self.network.on_main_process(self.group.patient) as network:
             if network is not None:
                 self._train_ranker(network, self.ranker, self.held_split)
                 cores.adjust()
@@ -510,7 +509,7 @@ class Trainer:
             samples: number of samples to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
             network: answers instead of the network; see
-                `slide.distributed.sharded_network.run_on_main_process`. None: it answers.
+                `slide.SlideNetwork.on_main_process`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))
