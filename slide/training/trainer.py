@@ -11,11 +11,12 @@ import numpy as np
 
 from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.data.dataset import ROW_KINDS
+from slide.data.row_kinds import choose_kind
 from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn.answers import Ranked, Reranker
 from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.runtime import versions
 from slide.training.checkpoint import Checkpoint
 from slide.training.coordination import Coordinator, CoreShare, Interrupt, noted_interrupts
@@ -205,7 +206,7 @@ class Trainer:
         folder: Path,
         lr_schedule: LRSchedule = constant,
         resume: bool = False,
-        ranker: EnsembleRanker | None = None,
+        ranker: Reranker | None = None,
         group: Group | None = None,
     ):
         check_search(network.output.sampler, options.evaluation)
@@ -491,7 +492,7 @@ class Trainer:
                 scores = self.evaluate(ranker=self.ranker, network=network)
         return self.group.patient.broadcast(scores)
 
-    def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
+    def _train_ranker(self, network: Any, ranker: Reranker, held: Split) -> None:
         ranker.prepare()
         train, search, begin = self.train_split, self.options.evaluation, clock()
         log(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
@@ -501,7 +502,7 @@ class Trainer:
             log(note)
 
     def evaluate(
-        self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None
+        self, samples: int = 0, ranker: Reranker | None = None, network: Any = None
     ) -> dict[str, float]:
         """Scores on the evaluation samples, also written to the log until `fit` has ended.
 
