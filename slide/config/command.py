@@ -48,14 +48,6 @@ from slide.data.row_transform import old_label_ids
 from slide.distributed.launch import find_rank_info
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
-from slide.report import Answers, write_report
-from slide.report.run_files import (
-    KIND_METRICS,
-    SELECTION_COLUMNS,
-    figure_columns,
-    terminal_width,
-    text_table,
-)
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import (
     CHECKPOINT,
@@ -68,6 +60,13 @@ from slide.training.group import LostProcessError
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
+from slide.utils.figures import (
+    KIND_METRICS,
+    SELECTION_COLUMNS,
+    figure_columns,
+    terminal_width,
+    text_table,
+)
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import fail, log, show
 from slide.utils.resources import reset_peak_memory
@@ -244,6 +243,8 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
+    from slide.report import Answers, write_report  # Here: few runs end, and all begin.
+
     answers, evaluated, data = trainer.answers, trainer.eval_split, trainer.data
     assert answers is not None, "the run has not ended"
     names: dict[str, Callable[[int], str]] = {}
