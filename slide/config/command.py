@@ -1,5 +1,6 @@
 """The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from slide.config import ranks as alone
 from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
 from slide.config.compose import (
     CONFIG,
@@ -33,19 +35,10 @@ from slide.config.compose import (
     user_errors,
 )
 from slide.config.help import help_on, train_help
-from slide.config.processes import (
-    FolderNote,
-    LostExit,
-    join_ranks,
-    note_slurm,
-    one_voice,
-    parting,
-    restarted,
-)
+from slide.config.ranks import TORCHRUN, LostExit, find_rank_info
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
-from slide.distributed.launch import find_rank_info
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
 from slide.training import DivergenceError, Trainer
@@ -116,7 +109,7 @@ def train() -> None:
         keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
         others = [word for word in words if word not in keys]
         sweeps = bool({"-m", "--multirun"} & set(options))
-        with one_voice():
+        with _launch().one_voice():
             if sweeps and find_rank_info().size > 1:
                 fail("torchrun starts the processes of one run, and a sweep (-m) has many")
             with user_errors():
@@ -141,6 +134,21 @@ def train() -> None:
                 raise
 
 
+def _launch(of_slurm: bool = False) -> Any:
+    """How a run begins and ends: `slide.config.ranks`, and of several processes what they need.
+
+    With ``of_slurm``, processes that Hydra's launcher submitit has started are told their ranks.
+    """
+    slurm = of_slurm and "SUBMITIT_EXECUTOR" in os.environ
+    if not slurm and any(name not in os.environ for name in TORCHRUN):
+        return alone
+    from slide.distributed import processes  # Here: one process needs nothing of it.
+
+    if slurm:
+        processes.note_slurm()
+    return processes
+
+
 def _hydra_job(config: DictConfig) -> None:
     run_job(config, list(HydraConfig.get().overrides.task))
 
@@ -152,7 +160,7 @@ def _of_hydra(word: str) -> bool:
 def _compose_and_run(
     overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    with one_voice(), user_errors(overrides):
+    with _launch().one_voice(), user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
 
@@ -165,9 +173,10 @@ def run_job(
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
-    with parting():
+    launch = _launch()
+    with launch.parting():
         try:
-            with one_voice(), raised_terminations():
+            with launch.one_voice(), raised_terminations():
                 return _run(composed, overrides, swept or ())
         except KeyboardInterrupt as error:  # Where nothing is lost.
             _stop("interrupted", error)
@@ -178,10 +187,10 @@ def _run(
 ) -> tuple[dict[str, Any], str]:
     try:
         with user_errors(overrides):
-            ranks = join_ranks(composed)
+            ranks = _launch().join_ranks(composed)
             named = Path(str(composed.run_dir)) if composed.run_dir else None
-            note = FolderNote(ranks, named or folder_parent(composed), overrides)
-            composed, overrides = restarted(ranks, composed, overrides, note)
+            note = ranks.note(named or folder_parent(composed), overrides)
+            composed, overrides = ranks.restarted(composed, overrides, note)
             config = resumed(composed, overrides)
             trainer = build_trainer(config, overrides, swept, ranks, note.write)
     except KeyboardInterrupt as error:
@@ -243,7 +252,7 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
-    from slide.report import Answers, write_report  # Here: few runs end, and all begin.
+    from slide.report import Answers, write_report  # Here: a run needs it at its end.
 
     answers, evaluated, data = trainer.answers, trainer.eval_split, trainer.data
     assert answers is not None, "the run has not ended"
@@ -365,7 +374,7 @@ class Sweep:
 
     def _launched(self, config: DictConfig) -> Outcome:
         """Run a job where a launcher has it run, such as another process or machine."""
-        note_slurm()
+        _launch(of_slurm=True)
         now = HydraConfig.get()
         told = (word.partition("=") for word in now.overrides.task)
         overrides = [f"{self.letters.get(key, key)}={value}" for key, _, value in told]

@@ -10,7 +10,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from slide import runtime
-from slide.config.processes import ALONE, Ranks
+from slide.config.ranks import ALONE, Ranks
 from slide.data import SparseDataset
 from slide.data.kind import kind_of
 from slide.nn.answers import Reranker

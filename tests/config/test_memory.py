@@ -15,10 +15,9 @@ from slide import FullSampler, SlideNetwork
 from slide.config import build, build_network, build_optimizer
 from slide.config import memory as needs
 from slide.config.compose import user_errors
-from slide.config.processes import Ranks
+from slide.config.ranks import RankInfo, Ranks
 from slide.data import Batches, Split, validation_split
 from slide.data.validation import divide
-from slide.distributed.launch import RankInfo
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.ranking import memory as ranking_memory
