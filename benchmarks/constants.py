@@ -40,8 +40,7 @@ _KINDS = (
 # for which they count ("": all), and their names.
 CONSTANTS: dict[str, tuple[str, str, str]] = {
     "slide.data.kind": (KIND, "", _KINDS),
-    "slide.ranking.row_kinds": (KIND, "", "_HELD _LARGEST_SHARE _MOST_PAIRS"),
-    "slide.ranking.row_blocks": (RANKER, "items", "_MOST_SHARING"),
+    "slide.data.row_kinds": (KIND, "", "_HELD _LARGEST_SHARE _MOST_PAIRS"),
     "slide.ranking.scorers.linear": (RANKER, "items", "_PENALTY WEIGHTS"),
     "ranker.scorers.item_factors": (RANKER, "items", "penalty factors passes"),
     "ranker.scorers.item_similarity": (RANKER, "items", "shrink"),
@@ -49,7 +48,7 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "ranker.scorers.label_tree": (RANKER, "other", "C cluster beam"),
     "ranker.classifiers": (RANKER, "other", "C"),
     "ranker": (RANKER, "", "depth voted associated"),
-    "slide.ranking.scorers.cooccurrence": (RANKER, "", "_PRIOR"),
+    "slide.search.row_blocks": (RANKER, "", "_PRIOR _MOST_SHARING"),
     "slide.ranking.scorers.neighbours": (RANKER, "", "RARE MANY USUAL_NEAR"),
     "slide.ranking.final_ranker": (RANKER, "", "FEW_HITS _WRONG _PENALTY"),
     "slide.data.validation": (RUN, "", "_SHARE _ENOUGH _LARGEST_SHARE"),

@@ -24,8 +24,10 @@ from sized import settings
 
 from slide import CSR, Pattern, runtime
 from slide.config import build_network, build_optimizer
+from slide.config.ranks import ALONE, find_rank_info
 from slide.distributed import Group
-from slide.distributed.launch import find_rank_info, meet
+from slide.distributed.launch import meet
+from slide.distributed.processes import SeveralRanks
 from slide.utils.resources import peak_memory_mb, resident_memory
 
 AMAZON = {"features": 135_909, "labels": 670_091}
@@ -69,7 +71,8 @@ def steps_of(case: dict[str, Any], group: Group) -> dict[str, float]:
     config = settings("default", labels, HIDDEN)
     config.sampler.active = min(ACTIVE, labels // 2)
     counts = {"feature_counts": expected_counts(features), "label_counts": expected_counts(labels)}
-    network = build_network(config, features, labels, group, counts)
+    ranks = ALONE if group.size == 1 else SeveralRanks(find_rank_info(), group)
+    network = build_network(config, features, labels, ranks, counts)
     optimizer, loss = build_optimizer(config, network), instantiate(config.loss)
     for parameter in network.parameters():  # Moments appear with the first gradient: all at once.
         moment = torch.zeros_like(parameter)

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from slide.report.page import draw_comparison
-from slide.report.run_files import (
+from slide.report.run_files import RunFiles, read_run, referring_keys
+from slide.utils.checks import counted, override_key, typed_key
+from slide.utils.commands import command_parser, ending_errors
+from slide.utils.figures import (
     KIND_METRICS,
     SELECTION_COLUMNS,
-    RunFiles,
     figure_columns,
-    read_run,
-    referring_keys,
     terminal_width,
     text_table,
 )
-from slide.utils.checks import counted, override_key, typed_key
-from slide.utils.commands import command_parser, ending_errors
 from slide.utils.files import write_atomic
 from slide.utils.progress_bar import show
 

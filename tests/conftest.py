@@ -66,7 +66,7 @@ FIRST = (
     "test_benchmarks.py",
     "distributed/test_runs.py",
     "estimator/test_classifier.py",
-    "config/test_processes.py",
+    "distributed/test_processes.py",
     "nn/test_inside_pytorch.py",
     "test_docs.py",
     "trust/test_kills.py",

@@ -7,7 +7,7 @@ import pytest
 
 from slide import compare
 from slide.report.page import draw_comparison
-from slide.report.run_files import text_table
+from slide.utils.figures import text_table
 
 
 @pytest.fixture

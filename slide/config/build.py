@@ -16,19 +16,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from slide import runtime
 from slide.config.compose import CONFIG, noted_command, typed_values
 from slide.config.memory import announce_memory
-from slide.config.processes import (
-    ALONE,
-    Ranks,
-    check_same,
-    once_a_machine,
-    share_folder,
-    share_threads,
-)
+from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
 from slide.data import SparseDataset, transform
 from slide.data.transforms import StepOptions
-from slide.distributed import Group, ShardedNetwork
-from slide.distributed.launch import find_rank_device, find_rank_info
-from slide.distributed.sharded_loss import check_loss_of_group
 from slide.functional.linear import PRECISIONS
 from slide.nn import SlideNetwork
 from slide.nn.network import SamplerFactory
@@ -37,6 +27,7 @@ from slide.sampling import FullSampler
 from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
+from slide.training.group import Group
 from slide.training.loop import start_biases
 from slide.utils import checks, sizes
 from slide.utils.checks import override_key
@@ -158,7 +149,7 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> None:
     """Check all settings before the data are read, which may take hours; nothing large is built."""
     check_used(config, given)
-    check_ranks(ranks, config)
+    ranks.check_settings(config)
     checks.flag("report", config.report)
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     if (first := config.schedule.get("redraw_first")) is not None:
@@ -207,24 +198,6 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
         raise ValueError(f"{key} searches on the CPU; with runtime.device={device} use {told}")
 
 
-def check_ranks(ranks: Ranks, config: DictConfig) -> None:
-    """Raise ValueError, or TypeError for a loss, for a setting that needs a single process."""
-    if ranks.group.size == 1:
-        return
-    check_loss_of_group(build_loss(config), ranks.group)
-    sizes = config.network.hidden_active
-    first, *others = sizes if OmegaConf.is_list(sizes) and sizes else [None]
-    how = ""
-    if first is not None:
-        how = "begin it with null: the first layer computes all its neurons"
-    elif config.sampler.get("proposer") is not None and any(n is not None for n in others):
-        how = "set sampler=uniform: hidden neurons can be drawn, and not looked up"
-    if how:
-        raise ValueError(
-            f"network.hidden_active={list(sizes)} needs a run of one process; on several, {how}"
-        )
-
-
 def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFactory | None]]:
     """What makes the samplers of the output layer, and of hidden layers with active sets."""
     hidden, active = config.network.hidden, config.network.hidden_active
@@ -269,12 +242,12 @@ def build_network(
     config: DictConfig,
     features: int,
     labels: int,
-    group: Group | None = None,
+    ranks: Ranks = ALONE,
     counts: dict[str, np.ndarray] | None = None,
 ) -> SlideNetwork:
     """The network with its samplers, of a configuration after `slide.config.fill_in`.
 
-    The processes of a ``group`` share its rows. For them ``counts`` has how often training rows
+    The processes of ``ranks`` share its rows. Of several ``counts`` has how often training rows
     have each feature (``feature_counts``) and each label (``label_counts``), if that is known.
 
     Example:
@@ -286,14 +259,9 @@ def build_network(
     """
     network, (sampler, others) = config.network, build_samplers(config)
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
-    options: dict[str, Any] = {key: network[key] for key in keys}
-    if group is not None and group.size > 1:
-        options |= {"group": group, "seed": config.seed, **(counts or {})}
-        kind = ShardedNetwork
-    else:
-        kind = SlideNetwork
-    hidden = list(network.hidden)
-    made = kind(features, hidden, labels, sampler, hidden_samplers=others, **options)
+    options: dict[str, Any] = {key: network[key] for key in keys} | {"hidden_samplers": others}
+    sizes = features, network.hidden, labels, sampler
+    made = ranks.make_network(sizes, options, config.seed, counts or {})
     if scale := network.bias_scale:
         with torch.no_grad():
             for layer in made.layers():
@@ -359,30 +327,21 @@ def build_trainer(
         summary = trainer.fit()
         ```
     """
-    several = ranks.group.size > 1
-    share_threads(ranks, config.runtime.threads)
+    ranks.share_threads(config.runtime.threads)
     check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     if config.resume is None:
         check_run_dir(config.run_dir)
-    data = once_a_machine(ranks, partial(open_dataset, config))
+    data = ranks.once_a_machine(partial(open_dataset, config))
     _announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)
-    counts = None
-    if several:
-        check_same(ranks, config, data)
+    ranks.check_same(config, data)
     announce_memory(config, data, ranks)
-    if several:
-        split = data.train
-        counts = {
-            "feature_counts": np.bincount(split.features.indices, minlength=data.num_features),
-            "label_counts": np.bincount(split.labels.indices, minlength=data.num_labels),
-        }
-    network = build_network(config, data.num_features, data.num_labels, ranks.group, counts)
+    counts = ranks.counts(data)
+    network = build_network(config, data.num_features, data.num_labels, ranks, counts)
     optimizer = build_optimizer(config, network)
-    make = partial(_make_folder, config, label_of(swept), made)
-    folder = share_folder(ranks, make) if several else make()
+    folder = ranks.share_folder(partial(_make_folder, config, label_of(swept), made))
     _announce_run(config, network, folder)
     try:
         trainer = put_together(config, network, optimizer, data, folder, ranks.group)

@@ -1,6 +1,7 @@
 """The commands: ``train.py`` (``slide-train``) and ``python -m slide.data`` (``slide-data``)."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +22,7 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from slide.config import ranks as alone
 from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
 from slide.config.compose import (
     CONFIG,
@@ -35,32 +37,12 @@ from slide.config.compose import (
     user_errors,
 )
 from slide.config.help import help_on, train_help
-from slide.config.processes import (
-    FolderNote,
-    LostExit,
-    join_ranks,
-    note_slurm,
-    one_voice,
-    parting,
-    restarted,
-)
+from slide.config.ranks import TORCHRUN, LostExit, find_rank_info
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
-from slide.distributed import ShardedNetwork
-from slide.distributed.group import LostProcessError
-from slide.distributed.launch import find_rank_info
-from slide.distributed.sharded_network import full_blocks, full_shapes
 from slide.model import Model
 from slide.model.folder import MODEL_FILE, write_model
-from slide.report import Answers, write_report
-from slide.report.run_files import (
-    KIND_METRICS,
-    SELECTION_COLUMNS,
-    figure_columns,
-    terminal_width,
-    text_table,
-)
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import (
     CHECKPOINT,
@@ -68,10 +50,18 @@ from slide.training.checkpoint import (
     find_folders,
     last_checkpoint,
 )
+from slide.training.group import LostProcessError
 from slide.training.selection import selection_line
 from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, override_key, typed_key
 from slide.utils.commands import VERSION_LINE
+from slide.utils.figures import (
+    KIND_METRICS,
+    SELECTION_COLUMNS,
+    figure_columns,
+    terminal_width,
+    text_table,
+)
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import fail, log, open_streams, show
 from slide.utils.resources import reset_peak_memory
@@ -122,7 +112,7 @@ def train() -> None:
     # Values of Hydra's own options, such as job in --cfg job, are no keys.
     keys = [w for w in words if w.startswith("~") or ("=" in w and not w.startswith("-"))]
     others = [word for word in words if word not in keys]
-    with one_voice():
+    with _launch().one_voice():
         options = _options(others)
         shown = options.cfg or options.info or options.hydra_help or options.shell_completion
         keys = [*options.overrides, *keys]
@@ -190,6 +180,21 @@ def _check_hydra_keys(own: Sequence[str], sweeps: bool) -> None:
             )
 
 
+def _launch(of_slurm: bool = False) -> Any:
+    """How a run begins and ends: `slide.config.ranks`, and of several processes what they need.
+
+    With ``of_slurm``, processes that Hydra's launcher submitit has started are told their ranks.
+    """
+    slurm = of_slurm and "SUBMITIT_EXECUTOR" in os.environ
+    if not slurm and any(name not in os.environ for name in TORCHRUN):
+        return alone
+    from slide.distributed import processes  # Here: one process needs nothing of it.
+
+    if slurm:
+        processes.note_slurm()
+    return processes
+
+
 def _of_hydra(word: str) -> bool:
     return word.lstrip("+~").startswith(("hydra/", "hydra."))
 
@@ -197,7 +202,7 @@ def _of_hydra(word: str) -> bool:
 def _compose_and_run(
     overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    with one_voice(), user_errors(overrides):
+    with _launch().one_voice(), user_errors(overrides):
         config = read_config(asked_for(overrides))
     return run_job(config, overrides, swept)
 
@@ -210,9 +215,10 @@ def run_job(
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
         composed.run_dir = str(Path(composed.run_dir) / label_of(swept))
-    with parting():
+    launch = _launch()
+    with launch.parting():
         try:
-            with one_voice(), raised_terminations():
+            with launch.one_voice(), raised_terminations():
                 return _run(composed, overrides, swept or ())
         except KeyboardInterrupt as error:  # Where nothing is lost.
             _stop("interrupted", error)
@@ -223,10 +229,10 @@ def _run(
 ) -> tuple[dict[str, Any], str]:
     try:
         with user_errors(overrides):
-            ranks = join_ranks(composed)
+            ranks = _launch().join_ranks(composed)
             named = Path(str(composed.run_dir)) if composed.run_dir else None
-            note = FolderNote(ranks, named or folder_parent(composed), overrides)
-            composed, overrides = restarted(ranks, composed, overrides, note)
+            note = ranks.note(named or folder_parent(composed), overrides)
+            composed, overrides = ranks.restarted(composed, overrides, note)
             config = resumed(composed, overrides)
             trainer = build_trainer(config, overrides, swept, ranks, note.write)
     except KeyboardInterrupt as error:
@@ -260,12 +266,11 @@ def _run(
 def write_run_model(trainer: Trainer) -> None:
     """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
-    if isinstance(network, ShardedNetwork):
-        blocks = full_blocks(network)
+    if (gathered := network.gathered_weights()) is not None:
         if trainer.is_main_process:
             (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-            weights = stream_file(folder, "network", full_shapes(network), blocks)
-        for _ in blocks:
+            weights = stream_file(folder, "network", *gathered)
+        for _ in gathered.blocks:
             pass
     if not trainer.is_main_process:
         return
@@ -289,6 +294,8 @@ def write_run_model(trainer: Trainer) -> None:
 
 def write_run_report(trainer: Trainer) -> None:
     """Write ``report.html`` from the answers of the last evaluation."""
+    from slide.report import Answers, write_report  # Here: a run needs it at its end.
+
     answers, evaluated, data = trainer.answers, trainer.eval_split, trainer.data
     assert answers is not None, "the run has not ended"
     names: dict[str, Callable[[int], str]] = {}
@@ -409,7 +416,7 @@ class Sweep:
 
     def _launched(self, config: DictConfig) -> Outcome:
         """Run a job where a launcher has it run, such as another process or machine."""
-        note_slurm()
+        _launch(of_slurm=True)
         now = HydraConfig.get()
         told = (word.partition("=") for word in now.overrides.task)
         overrides = [f"{self.letters.get(key, key)}={value}" for key, _, value in told]

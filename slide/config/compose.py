@@ -25,8 +25,6 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
-from slide.ranking.base_scorer import BaseScorer
-from slide.sampling import Proposer, Sampler
 from slide.utils import checks
 from slide.utils.checks import override_key, typed_key
 from slide.utils.files import read_text
@@ -585,8 +583,11 @@ def _check_places(path: Path, config: DictConfig, given: Collection[str]) -> Non
             )
 
 
-# Base classes of the parts that a run has several kinds of.
-_ROLES = (Sampler, Proposer, BaseScorer)
+# Base classes of the parts that a run has several kinds of; by name, so that none is imported.
+_ROLES = {
+    *("slide.sampling.protocol.Sampler", "slide.sampling.protocol.Proposer"),
+    "slide.ranking.base_scorer.BaseScorer",
+}
 # What configurations of slide 0.1.0 name, and no page does now; and what there is no more.
 _EARLIER = {"slide.sampling.never"}
 _GONE = {"slide.IndexProposer"}
@@ -634,7 +635,8 @@ def foreign_targets(config: DictConfig) -> list[str]:
             ours = target != "slide.data.download" or part in mirrors
         else:
             found = _exported(target)
-            ours = not {*_ROLES}.isdisjoint(getattr(found, "__mro__", ()))
+            bases = (f"{e.__module__}.{e.__qualname__}" for e in getattr(found, "__mro__", ()))
+            ours = not _ROLES.isdisjoint(bases)
             ours |= found is not None and any(found is each for each in known.values())
         if not ours:
             foreign.append(target)

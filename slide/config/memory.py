@@ -3,30 +3,17 @@
 Neither mapped files, which the system can drop, nor compilers of a first run count.
 """
 
-import math
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
-from hydra.utils import get_object
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 
 from slide import runtime
-from slide.config.processes import ALONE, Ranks
-from slide.data import SparseDataset, Split
-from slide.data.dataset import take_labels
+from slide.config.ranks import ALONE, Ranks
+from slide.data import SparseDataset
 from slide.data.kind import kind_of
-from slide.data.validation import held_rows
-from slide.ranking.base_scorer import FIRST_FEATURES
-from slide.ranking.ensemble import ROWS_AT_ONCE
-from slide.ranking.final_ranker import FEW_HITS
-from slide.ranking.row_blocks import MOST_ROOM, num_sharing
-from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
-from slide.ranking.scorers.cooccurrence import MOST_LABELS
-from slide.ranking.scorers.item_factors import ItemFactors
-from slide.ranking.scorers.label_tree import LabelTree
-from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_negatives
-from slide.ranking.scorers.neighbours import count_as_dense
+from slide.nn.answers import Reranker
 from slide.sampling import SketchProposer
 from slide.sampling.lsh import NUM_TABLES
 from slide.utils.progress_bar import log
@@ -39,10 +26,6 @@ LIBRARIES_OF_RANKER = 100 * MIB
 # of the buckets by default; and bytes of a bucket.
 SKETCH, SHORT_SKETCH, TABLE_ENTRY, BUCKET = 128, 64, 18, 44
 ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
-# Bytes of a true label that the linear model of the final ranker learns from: its numbers and those
-# of 20 wrong candidates, 550 bytes each.
-LINEAR = 21 * 550
-SAMPLED = 300_000  # Pairs of a feature and a label that are read to estimate their number.
 
 
 def memory_needs(
@@ -99,8 +82,8 @@ def memory_needs(
         ending["index for prediction"] = labels * (widths[-2] + 24) + lists
     if ranker and ranks.group.is_main_process:
         kind = kind_of(split) if trainer.kind == "auto" else trainer.kind
-        candidates = sum(ranker.get(name, 0) for name in ("depth", "voted", "associated"))
-        ending["re-ranker"] = ranker_needs(split, kind, candidates, ranker.negatives)
+        reranker: Reranker = instantiate(ranker)
+        ending["re-ranker"] = reranker.bytes_needed(split, kind)
         ending["libraries"] += LIBRARIES_OF_RANKER
     return {"training": training, "ending": ending}
 
@@ -114,69 +97,6 @@ def _widths(config: DictConfig, data: SparseDataset, processes: int) -> list[int
 def _num_weights(config: DictConfig, data: SparseDataset, processes: int) -> int:
     widths = _widths(config, data, processes)
     return sum(a * b for a, b in pairwise(widths)) + sum(widths[1:])
-
-
-def ranker_needs(split: Split, kind: str, candidates: int, negatives: int) -> int:
-    """Bytes of a re-ranker: what stays, and the largest of the phases of its training."""
-    rows, features, labels = max(len(split), 1), split.num_features, split.num_labels
-    entries, targets = len(split.features.indices), len(split.labels.indices)
-    pairs, associated = _pairs(split)
-    learnt = targets + rows * num_negatives(split, kind, negatives)
-    classifiers, similarities = pairs, 0
-    tree = LabelTree()
-    if kind in (tree.kinds or ()) and tree.suits(split):
-        height = max(math.ceil(math.log2(labels / tree.cluster)), 0)
-        # A level of nodes has about half as many weights as there are pairs, labels have twice.
-        classifiers += (2 + height // 2) * pairs
-        learnt = max(learnt, (1 + tree.cluster) * targets, 2 * height * targets)
-    room = min(MOST_ROOM, entries // rows * learnt, features * labels)
-    learning = 12 * learnt + 10 * room + ENTRY * pairs
-    learning += runtime.num_threads() * ENTRY * min(MOST_COPIED, entries)
-    if kind in ("items", "graph"):
-        items = targets if kind == "graph" else entries + targets
-        # Pairs of items that share a row, as if all were equally frequent.
-        shared = round(-(labels**2) * math.expm1(-(items**2) / rows / labels**2))
-        shared = min(shared, num_sharing(labels) * labels)
-        similarities = (2 * ENTRY + 4) * shared
-        counting_items = 16 * items + ENTRY * (shared + min(MOST_ROOM // 2, shared))
-        learning = max(learning, counting_items)
-        if counts_items(kind, split.weights is not None):
-            classifiers, learning = min(shared, WEIGHTS * labels), counting_items
-        if kind == "items":
-            factor = 4 * ItemFactors().factors
-            similarities += factor * max(labels, features)
-            learning = max(learning, factor * (rows + labels) + 16 * items)
-    near, comparing = 12 * entries, 56 * entries
-    if count_as_dense(entries / rows / features, entries**2 / rows / features):
-        near, comparing = 4 * rows * features, 9 * rows * features
-    held = held_rows(rows)
-    # About half of the labels are candidates. From few hits a linear model learns, too.
-    hits = 0.5 * held * targets / rows
-    judging = 4 * len(FIRST_FEATURES) * (held + ROWS_AT_ONCE) * candidates
-    judging += round(LINEAR * hits) * (hits < FEW_HITS)
-    counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
-    sets = 0
-    if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):
-        sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
-    analogous = entries // rows * targets if kind == "graph" else 0
-    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
-    listing = (52 + 12 * targets // rows) * sets  # Of each set, a pair with each label of its row.
-    return kept + max(comparing, learning, judging, counting, 115 * analogous, listing)
-
-
-def _pairs(split: Split) -> tuple[int, int]:
-    """Pairs of a feature and a label of one row, estimated; and at most `MOST_LABELS` a feature."""
-    x, y = split.features, split.labels
-    step = -(-int(np.diff(x.indptr) @ np.diff(y.indptr)) // SAMPLED) or 1
-    counts = np.bincount(x.indices, minlength=split.num_features)
-    chosen = np.zeros(len(counts), bool)
-    chosen[np.argsort(-counts, kind="stable")[step // 2 :: step]] = True  # Frequent and rare ones.
-    entries = np.flatnonzero(chosen[x.indices])
-    taken = take_labels(y, np.searchsorted(x.indptr, entries, side="right") - 1)
-    feature = x.indices[entries].astype(np.int64)[taken.entry_rows()]
-    found = np.unique(feature * split.num_labels + taken.indices) // split.num_labels
-    capped = np.minimum(np.unique(found, return_counts=True)[1], MOST_LABELS)
-    return step * len(found), step * int(capped.sum())
 
 
 def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
@@ -208,13 +128,13 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
-    regressions = counts_items(kind, data.train.weights is not None)
+    smaller = ranker and instantiate(config.ranker).smaller(data.train, kind)
     advice = {
         "weights": f"network.hidden={narrower}",
         "moments": "" if config.optimizer.get("rowwise", True) else "optimizer.rowwise=true",
         "copy for checkpoints": "trainer.checkpoint_every=0",
         "a step": "a smaller trainer.batch_size or sampler.active",
-        "re-ranker": "ranker=none" + ("" if regressions else ", or a smaller ranker.negatives"),
+        "re-ranker": "ranker=none" + (f", or {smaller}" if smaller else ""),
         "index of the sampler": "sampler=uniform",
         "index for prediction": "trainer.evaluation=exact",
         "rows": "fewer training rows",

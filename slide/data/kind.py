@@ -1,6 +1,6 @@
 """What training rows look like, and the seen labels of a row, which filtered ranking leaves out.
 
-Counts only propose what rows are. `slide.ranking.choose_kind` compares answers on held-out rows.
+Counts only propose what rows are; `slide.ranking.choose_kind` compares answers on held-out rows.
 """
 
 from typing import NamedTuple

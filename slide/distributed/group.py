@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,10 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from slide.distributed.shared_buffers import SharedBuffers, create, fits, open_created
+from slide.training import group as base
+from slide.training.group import LostProcessError
 from slide.utils import checks
 from slide.utils.profiling import clock
 
-_OPERATIONS = ("sum", "max")
 # What errors of gloo and NCCL contain when another process is gone.
 _LOST = (
     *("closed", "reset", "imed out", "refused", "unreachable", "Broken pipe", "remote process"),
@@ -25,11 +25,7 @@ _LOST = (
 _SENTENCE = "another process of the run has ended, or did not answer in time (runtime.timeout)"
 
 
-class LostProcessError(RuntimeError):
-    """Another process of the run has ended, or does not answer."""
-
-
-class Group:
+class Group(base.Group):
     """The processes that train one network, over ``torch.distributed``.
 
     Each process is a rank. All ranks must call the same operations in the same order. A group of
@@ -57,6 +53,8 @@ class Group:
         (0, 1, tensor([1., 1.]), 0)
     """
 
+    _processes: Any = None
+
     def __init__(self, processes: Any = None):
         if not dist.is_available() or not dist.is_initialized():
             raise RuntimeError(
@@ -76,28 +74,10 @@ class Group:
         self._reset()
         self._asks = "cpu:gloo" in backends
 
-    @classmethod
-    def alone(cls) -> "Group":
-        """A group of this process only."""
-        group = cls.__new__(cls)
-        group.rank, group.size, group._processes = 0, 1, None
-        group._reset()
-        return group
-
-    @property
-    def is_main_process(self) -> bool:
-        """Whether this is rank 0, which writes what the processes leave, and shows progress."""
-        return self.rank == 0
-
     def _reset(self) -> None:
-        self.seconds, self.bytes_sent = 0.0, 0
-        self.calls: Counter[str] = Counter()
-        self.patient: Group = self
+        super()._reset()
         self._asks = False  # Whether the next exchange looks for memory that all ranks share.
         self._buffers: SharedBuffers | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
-        return self  # Copies of a network talk to the same processes.
 
     def all_reduce(self, tensor: Tensor, operation: str = "sum") -> Tensor:
         """Replace a tensor by the sum, or the maximum, of the tensors of all ranks.
@@ -106,7 +86,7 @@ class Group:
 
         ``tensor`` is contiguous; ``operation`` is ``"sum"`` or ``"max"``. Returns ``tensor``.
         """
-        checks.one_of("operation", operation, _OPERATIONS)
+        checks.one_of("operation", operation, base.OPERATIONS)
         if operation == "sum":
             return self.begin_all_reduce(tensor)()
         if self.size > 1:

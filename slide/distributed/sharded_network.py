@@ -13,7 +13,7 @@ from slide.distributed.group import Group
 from slide.distributed.sharded_layers import ShardedInputLinear, ShardedOutputLinear
 from slide.distributed.shares import Shares, uniform_rows
 from slide.nn import SlideNetwork
-from slide.nn.network import SamplerFactory
+from slide.nn.network import GatheredWeights, SamplerFactory
 from slide.runtime import own_draws
 from slide.sampling import FullSampler
 from slide.sparse import CSR, as_csr
@@ -131,39 +131,40 @@ class ShardedNetwork(SlideNetwork):
         }
         return {"first.weight": self.first.shares, **output}  # type: ignore[dict-item]
 
+    def own_rows(self) -> dict[str, np.ndarray]:
+        shares: dict[str, Any] = {"first": self.first.shares, "output": self.output.shares}
+        return {name: each.ids.astype(np.int64) for name, each in shares.items()}
 
-def single_name(name: str) -> str:
-    """The name of a parameter or buffer in the network of one process."""
-    return f"output.{name.removeprefix(_LOCAL)}" if name.startswith(_LOCAL) else name
+    @staticmethod
+    def single_name(name: str) -> str:
+        return f"output.{name.removeprefix(_LOCAL)}" if name.startswith(_LOCAL) else name
 
+    def gathered_weights(self) -> GatheredWeights:
+        return GatheredWeights(_full_shapes(self), _full_blocks(self))
 
-@contextmanager
-def run_on_main_process(network: Any, group: Group) -> Iterator[Any]:
-    """Inside of it, the first process uses a network as if it had all of its rows.
-
-    The others compute its calls until it leaves. Yields a `MainProcessNetwork` there, None on the
-    others, ``network`` to a process alone.
-    """
-    if group.size == 1:
-        yield network
-    elif not group.is_main_process:
-        _follow_main_process(network, group)
-        yield None
-    else:
-        main = MainProcessNetwork(network, group)
-        try:
-            yield main
-        except Exception as error:
-            # Processes that compute do not listen: to tell them would be to wait for them.
-            if not main.computing:
-                with suppress(Exception):  # The others may be gone.
-                    _announce(group, "failed", said=str(error))
-            raise
-        _announce(group, "end")
+    @contextmanager
+    def on_main_process(self, group: Group) -> Iterator[Any]:
+        """See `slide.SlideNetwork.on_main_process`; the first process gets `MainProcessNetwork`."""
+        if group.size == 1:
+            yield self
+        elif not group.is_main_process:
+            _follow_main_process(self, group)
+            yield None
+        else:
+            main = MainProcessNetwork(self, group)
+            try:
+                yield main
+            except Exception as error:
+                # Processes that compute do not listen: to tell them would be to wait for them.
+                if not main.computing:
+                    with suppress(Exception):  # The others may be gone.
+                        _announce(group, "failed", said=str(error))
+                raise
+            _announce(group, "end")
 
 
 class MainProcessNetwork:
-    """The network of `run_on_main_process`; its layer takes only what ``embed`` returned last."""
+    """The network of ``on_main_process``; its layer takes only what ``embed`` returned last."""
 
     def __init__(self, network: ShardedNetwork, group: Group):
         self._network, self._group = network, group
@@ -237,17 +238,17 @@ def _follow_main_process(network: ShardedNetwork, group: Group) -> None:
 _BLOCK = 1 << 20
 
 
-def full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters with the rows of all processes, by `single_name`."""
+def _full_shapes(network: ShardedNetwork) -> dict[str, tuple[int, ...]]:
+    """The shapes of all parameters with the rows of all processes, by ``single_name``."""
     shared, found = network.shared_rows(), {}
     for name, weight in network.named_parameters():
         rows = shared[name].rows if name in shared else len(weight)
-        found[single_name(name)] = (rows, *weight.shape[1:])
+        found[network.single_name(name)] = (rows, *weight.shape[1:])
     return found
 
 
-def full_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
-    """Rows of all parameters in the order of `full_shapes`; all processes must go through them."""
+def _full_blocks(network: ShardedNetwork) -> Iterator[Tensor]:
+    """Rows of all parameters in the order of `_full_shapes`."""
     shared = network.shared_rows()
     for name, weight in network.named_parameters():
         if name in shared:

@@ -18,8 +18,6 @@ from slide.data.columns import Columns
 from slide.hashing import DWTA, SimHash
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
-from slide.ranking import EnsembleRanker
-from slide.ranking.base_scorer import FIRST_FEATURES
 from slide.sampling import (
     ActiveSampler,
     FullSampler,
@@ -84,7 +82,7 @@ def write_model(
     network, ranker = model.network, model.ranker
     layers, own_weights = network_parts(network, dtype)
     files = {} if weights else {"network": own_weights}
-    numbers, tensors = (None, None) if ranker is None else ranker_state(ranker)
+    numbers, tensors = (None, None) if ranker is None else _rankers().ranker_state(ranker)
     # Of several processes each has an index of its own rows, of no use to one.
     index_numbers, index = index_parts(None if weights else network.output.sampler)
     content: dict[str, Any] = {
@@ -141,7 +139,7 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         network.output.sampler = restored_index(index, network.output.in_features, sizes[0])
     ranker = None
     if whole.get("ranker") is not None:
-        ranker = restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
+        ranker = _rankers().restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
     arrays = stored("steps", {})
     steps = [
         RowTransform.restored(arrays.part(f"{number}", numbers))
@@ -166,6 +164,13 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         "vectorizer": vectorizer,
         **names,
     }
+
+
+def _rankers() -> Any:
+    """What writes and opens re-rankers; a model without one does not import it."""
+    from slide.ranking import saved
+
+    return saved
 
 
 def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:
@@ -334,91 +339,3 @@ def restored_index(stored: Stored, in_features: int, out_features: int) -> Sampl
     }
     projection.take(**{name: stored.tensor(name, each) for name, each in shapes.items()})
     return sampler
-
-
-# Where the numbers of earlier models are now; "." stands between a scorer and its number.
-_NUMBERS = {
-    "depth": ("network.proposed",),
-    "voted": ("neighbours.proposed",),
-    "associated": ("cooccurrence.proposed",),
-    "negatives": ("linear.negatives",),
-    "neighbours": ("neighbours.count",),
-    "idf": ("neighbours.weighted",),
-    "num_rows": ("neighbours.num_rows", "cooccurrence.num_rows"),
-    "bias": ("linear.bias",),
-    "counts_items": ("linear.counts_items",),
-    "judge_base": ("final_ranker.base",),
-    "judge_slope": ("final_ranker.slope",),
-    "judge_trust": ("final_ranker.weights",),
-    "excludes_known": ("excludes_seen",),
-}
-# Where their arrays are now, by what the names begin with.
-_ARRAYS = {
-    "classifiers.": ("linear.weights.",),
-    "neighbours.": ("neighbours.search.",),
-    "row_labels.": ("neighbours.labels.", "analogous.labels.", "seen.labels."),
-    "associations.unseen": ("cooccurrence.unseen",),
-    "associations.label_shares": ("cooccurrence.label_shares",),
-    "associations.": ("cooccurrence.lists.",),
-    "feature_weights": ("neighbours.feature_weights",),
-    "judge.": ("final_ranker.",),
-    "known.": ("seen.",),
-    "substitutes.": ("analogous.similar.",),
-    "questions.rests": ("analogous.rests",),
-    "questions.": ("analogous.questions.",),
-}
-
-
-def ranker_state(ranker: EnsembleRanker) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The numbers of a trained ranker, and its arrays by name; of the same ones the first."""
-    numbers, arrays = ranker.state()
-    same: dict[str, str] = {}
-    tensors: dict[str, Tensor] = {}
-    for name, array in arrays.items():
-        # Labels of training rows are in several scorers.
-        before = [each for each in tensors if ".labels." in each and ".labels." in name]
-        first = next((each for each in before if np.array_equal(array, arrays[each])), None)
-        if first is None:
-            tensors[name] = torch.from_numpy(np.require(array, requirements=("C", "W")))
-        else:
-            same[name] = first
-    return {**numbers, "same": same}, tensors
-
-
-def restored_ranker(stored: Stored, num_labels: int, num_features: int) -> EnsembleRanker:
-    """The ranker that had this `ranker_state`; the arrays are views."""
-    numbers, arrays = stored.numbers, dict(stored.arrays)
-    if "scorers" not in numbers:
-        for name in ("objective", "known", "kind"):  # An error names the one that is not there.
-            stored.get(name)
-        numbers, arrays = _renamed(numbers, arrays, num_labels, num_features)
-    for name, first in stored.of(numbers, arrays).mapping("same").items():
-        if first not in arrays:
-            stored.refuse_array(str(first), f"be there, as {name} is the same")
-        arrays[name] = arrays[first]
-    return EnsembleRanker.restored(stored.of(numbers, arrays), num_labels, num_features)
-
-
-def _renamed(
-    settings: dict[str, Any], arrays: dict[str, Any], labels: int, features: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    graph = settings["kind"] == "graph"
-    found: dict[str, Any] = {
-        "neighbours": {"num_labels": labels},
-        "linear": {"num_features": features},
-        **({"analogous": {"num_labels": labels}} if graph else {}),
-    }
-    kept = {name: settings[name] for name in ("objective", "known", "kind")}
-    for name, value in settings.items():
-        for new in _NUMBERS.get(name, ()):
-            scorer, _, key = new.rpartition(".")
-            (found.setdefault(scorer, {}) if scorer else kept)[key] = value
-    # Features of analogous queries were 0 where there were none; they are the last ones.
-    names = [name for name in FIRST_FEATURES if graph or not name.startswith("analogous")]
-    final = found.pop("final_ranker")
-    kept |= {"features": names, "final_ranker": final, "scorers": found, "same": {}}
-    moved: dict[str, Any] = {}
-    for name, array in arrays.items():
-        prefix = next((each for each in _ARRAYS if name.startswith(each)), "")
-        moved |= {new + name.removeprefix(prefix): array for new in _ARRAYS.get(prefix, ("",))}
-    return kept, moved

@@ -30,12 +30,12 @@ from slide.model.resizing import (
     with_label_ids,
 )
 from slide.nn import ActiveLoss, SlideNetwork, add_features, add_outputs, remove_outputs
+from slide.nn.answers import Ranked, Reranker
 from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES as SEARCHES
 from slide.nn.sampled_linear import check_finite
 from slide.nn.stored_layers import make_float32
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker, Ranked
 from slide.runtime import one_thread
 from slide.sampling import ActiveSampler
 from slide.sparse import (
@@ -130,7 +130,7 @@ class Model:
     def __init__(
         self,
         network: SlideNetwork,
-        ranker: EnsembleRanker | None = None,
+        ranker: Reranker | None = None,
         steps: Sequence[RowTransform] = (),
         label_names: Iterable[Any] | None = None,
         feature_names: Iterable[Any] | None = None,

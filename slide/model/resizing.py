@@ -12,7 +12,6 @@ from torch import nn
 from slide.data import RowTransform
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredLinear
-from slide.ranking.base_scorer import padded
 from slide.sampling import FullSampler
 from slide.utils import checks
 from slide.utils.names import Names
@@ -48,7 +47,7 @@ def with_features(
             raise ValueError(f"features are {how}, so there can be no new ones: train anew")
         weights = step.tf_idf_weights
         if weights is not None:
-            weights = padded(weights, count, weights.max(initial=0))
+            weights = np.pad(weights, (0, count), constant_values=weights.max(initial=0))
         found.append(replace(step, num_features=step.num_features + count, tf_idf_weights=weights))
         count = 0 if step.hashed_features else count
     return tuple(found), count

@@ -1,8 +1,10 @@
 """A network from sparse features to sampled outputs, prediction with it, and its export."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
@@ -15,6 +17,18 @@ from slide.sparse import as_csr
 from slide.utils import checks
 
 SamplerFactory = Callable[[int, int], Sampler]
+
+
+class GatheredWeights(NamedTuple):
+    """All parameters of a network whose rows several processes share.
+
+    Attributes:
+        shapes: by the name that a parameter has in a network of one process.
+        blocks: their rows in this order, float32; all processes must go through them.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    blocks: Iterator[Tensor]
 
 
 class SlideNetwork(nn.Module):
@@ -170,6 +184,28 @@ class SlideNetwork(nn.Module):
     def layers(self) -> list[SparseInputLinear | SampledLinear]:
         """All layers, from input to output."""
         return [self.first, *self.hidden, self.output]  # type: ignore[list-item]
+
+    # Networks of several processes define these anew.
+
+    def own_rows(self) -> dict[str, np.ndarray] | None:
+        """The ids of the rows that this process owns, by layer, int64; None: all of them."""
+        return None
+
+    @staticmethod
+    def single_name(name: str) -> str:
+        """The name of a parameter or buffer in the network of one process."""
+        return name
+
+    def gathered_weights(self) -> GatheredWeights | None:
+        """The weights of all processes; None: this one has all of them."""
+        return None
+
+    def on_main_process(self, group: Any) -> AbstractContextManager[Any]:
+        """Inside of it, the first process of a group uses the network with the rows of all.
+
+        The others compute its calls until it leaves. Yields what answers there, None on the others.
+        """
+        return nullcontext(self)
 
 
 class TorchTwin(nn.Module):

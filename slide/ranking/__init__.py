@@ -5,10 +5,10 @@ The final ranker learns from held-out rows how much each scorer counts (stacking
 
 from typing import Any
 
+from slide.data.row_kinds import KindChoice as KindChoice
+from slide.data.row_kinds import choose_kind as choose_kind
+from slide.nn.answers import Ranked as Ranked
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
-from slide.ranking.ensemble import Ranked as Ranked
-from slide.ranking.row_kinds import KindChoice as KindChoice
-from slide.ranking.row_kinds import choose_kind as choose_kind
 from slide.ranking.scorers.analogous import AnalogousQueries as AnalogousQueries
 from slide.ranking.scorers.conjunctions import Conjunctions as Conjunctions
 from slide.ranking.scorers.cooccurrence import Cooccurrence as Cooccurrence

@@ -11,8 +11,8 @@ import numpy as np
 from slide.data import SeenItems, SeenLabels, Split, labels_and_items
 from slide.nn import SlideNetwork
 from slide.ops.base_scorers import rank_scores
-from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.runtime import num_threads
+from slide.search.row_blocks import ItemPairs, count_pairs
 from slide.sparse import CSR, Pattern, check_ids, hits, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Stored
@@ -33,6 +33,8 @@ FIRST_FEATURES = (
 )
 
 Scores = dict[str, np.ndarray]  # Numbers of C candidates, by ranking feature.
+# Rows whose features are computed at a time.
+ROWS_AT_ONCE = 1024
 # 1,000 held-out rows decide on settings of scorers.
 _TRIAL_ROWS = 1000
 # A matrix without rows, as scorers have before they learn.

@@ -2,15 +2,19 @@
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 
 from slide.data import SeenItems, SeenLabels, Split, find_seen
 from slide.data.dataset import ROW_KINDS
+from slide.data.row_kinds import choose_kind
 from slide.data.row_transform import keep_labels
 from slide.nn import SlideNetwork
+from slide.nn.answers import Ranked
+from slide.ranking import memory
 from slide.ranking.base_scorer import (
+    ROWS_AT_ONCE,
     BaseScorer,
     Layout,
     Queries,
@@ -21,9 +25,8 @@ from slide.ranking.base_scorer import (
     ranking_features,
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
-from slide.ranking.row_kinds import choose_kind
 from slide.ranking.scorers import SCORERS
-from slide.ranking.scorers.linear import LinearClassifiers
+from slide.ranking.scorers.linear import LinearClassifiers, counts_items
 from slide.runtime import release_freed_memory
 from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
@@ -32,7 +35,6 @@ from slide.utils.progress_bar import ProgressBar
 
 OBJECTIVES = ("p", "psp")
 KNOWN = ("auto", "exclude", "keep")
-ROWS_AT_ONCE = 1024
 # From fewer held-out rows than a twentieth of all, slow scorers would learn next to nothing: of the
 # 440,000 rows of files one in a hundred is held out, which takes half as much time again.
 _WORTH_LEARNING = 0.05
@@ -42,45 +44,6 @@ _SEEN = {
     "items": "no answers to rows that have them as features, and labels and features of the "
     "nearest rows are votes",
 }
-
-
-class Ranked(NamedTuple):
-    """The answers to B rows.
-
-    Attributes:
-        scores: ``(B, k)`` float64, best first; probabilities, times inverse propensities if the
-            objective is ``"psp"``; 0 where there are no more labels.
-        ids: ``(B, k)`` int64 labels; -1: there are no more.
-        network_ids: ``(B, k)`` int64, what the network alone answers; -1: there are no more.
-
-    Example:
-        >>> import numpy as np
-        >>> from slide.ranking import Ranked
-        >>> found = Ranked(np.array([[0.9, 0.2]]), np.array([[3, 1]]), np.array([[1, 3]]))
-        >>> found.ids[found.scores > 0.5]
-        array([3])
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    network_ids: np.ndarray
-
-    @classmethod
-    def of(
-        cls, k: int, scores: np.ndarray, ids: np.ndarray, network_ids: np.ndarray | None = None
-    ) -> "Ranked":
-        """The first k of answers ``(B, n)``, filled up where there are fewer; ids below 0: none."""
-        scores = np.where(ids < 0, 0, scores).astype(np.float64, copy=False)
-        found = _first(ids, k, -1)
-        alone = found if network_ids is None else _first(network_ids, k, -1)
-        return cls(_first(scores, k, 0), found, alone)
-
-
-def _first(array: np.ndarray, k: int, missing: int) -> np.ndarray:
-    """The first k columns; absent columns are all ``missing``."""
-    if array.shape[1] >= k:
-        return array[:, :k]
-    return np.pad(array, ((0, 0), (0, k - array.shape[1])), constant_values=missing)
 
 
 def _sorted(scores: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -305,6 +268,18 @@ class EnsembleRanker:
         seen = None if self.seen is None else self.seen.of(features)
         queries = Queries(features, seen, network, search, least, self.frequency)
         return ranking_features(self.scorers, self.layout, queries)
+
+    def bytes_needed(self, split: Split, kind: str) -> int:
+        """Bytes of memory that `fit` takes with rows of this kind, with what stays of it."""
+        scorers = (self.all_scorers[name] for name in ("network", "neighbours", "cooccurrence"))
+        candidates = sum(each.proposed for each in scorers)
+        negatives = cast(LinearClassifiers, self.all_scorers["linear"]).negatives
+        return memory.bytes_needed(split, kind, candidates, negatives)
+
+    def smaller(self, split: Split, kind: str) -> str:
+        """The settings with which it takes less memory, for a sentence; ``""``: none."""
+        regressions = counts_items(kind, split.weights is not None)
+        return "" if regressions else "a smaller ranker.negatives"
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All numbers, as JSON can hold them, and all arrays, by name."""

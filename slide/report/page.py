@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from slide.report.run_files import (
-    KIND_METRICS,
-    SELECTION_COLUMNS,
-    RunFiles,
-    figure_columns,
-    read_run,
-)
+from slide.report.run_files import RunFiles, read_run
 from slide.sparse import CSR, Pattern, hits
+from slide.utils.figures import KIND_METRICS, SELECTION_COLUMNS, figure_columns
 from slide.utils.files import write_text
 
 if TYPE_CHECKING:

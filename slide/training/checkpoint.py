@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slide.distributed import Group
-from slide.distributed.sharded_network import single_name
 from slide.nn import SlideNetwork
 from slide.nn.sampled_linear import SampledLayer
 from slide.optim import RowSparseAdam
 from slide.runtime import get_draws, set_draws, versions
+from slide.training.group import Group
 from slide.training.loop import check_weights
 from slide.training.lr_schedules import AutoSchedule
 from slide.training.monitor import Counters
@@ -454,12 +453,12 @@ def state_for(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> dict[str, Any]:
     """The state of the process that had the rows of this one; else it is put together."""
-    rows = own_rows(network)
+    rows = network.own_rows()
     for state in states:
         if same_rows(rows_in(state), rows):
             return state
     sizes = {"first": network.first.in_features, "output": network.output.out_features}
-    known = {id(each): single_name(name) for name, each in network.named_parameters()}
+    known = {id(each): network.single_name(name) for name, each in network.named_parameters()}
     groups = [] if optimizer is None else optimizer.param_groups
     names = [known[id(each)] for group in groups for each in group["params"]]
     own_network, own_optimizer = assembled(states, rows, sizes, names)
@@ -471,16 +470,9 @@ def rows_in(state: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
     return {name: np.asarray(ids) for name, ids in state.get("rows", {}).items()} or None
 
 
-def own_rows(network: Any) -> dict[str, np.ndarray] | None:
-    """The ids of the rows that this process owns, by layer; None: all of them."""
-    if not hasattr(network.output, "shares"):
-        return None
-    return {name: getattr(network, name).shares.ids.astype(np.int64) for name in _OF_ROWS}
-
-
-def network_state(network: nn.Module) -> dict[str, Any]:
+def network_state(network: SlideNetwork) -> dict[str, Any]:
     """Weights and samplers (``<layer>._extra_state``), with names for any number of processes."""
-    return {single_name(name): value for name, value in _named_state(network).items()}
+    return {network.single_name(name): value for name, value in _named_state(network).items()}
 
 
 def _named_state(network: nn.Module) -> dict[str, Any]:
@@ -492,37 +484,36 @@ def _named_state(network: nn.Module) -> dict[str, Any]:
     return {**network.state_dict(), **samplers}
 
 
-def network_files(network: Any) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
+def network_files(network: SlideNetwork) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]]:
     """`network_state` and this process's rows, as values and as tensors by file, as in a model."""
     values, tensors = split_state(network_state(network), "")
     found = {"network": values}
-    weights = {single_name(name) for name, _ in network.named_parameters()}
+    weights = {network.single_name(name) for name, _ in network.named_parameters()}
     files: dict[str, dict[str, Tensor]] = {"network": {}, "samplers": {}}
     for name, tensor in tensors.items():
         files["network" if name in weights else "samplers"][name] = tensor
-    if (rows := own_rows(network)) is not None:
+    if (rows := network.own_rows()) is not None:
         ids = {name: torch.from_numpy(each) for name, each in rows.items()}
         found["rows"], files["rows"] = split_state(ids, "rows")
     return found, {name: part for name, part in files.items() if part}
 
 
-def load_network_state(network: nn.Module, state: Mapping[str, Any]) -> None:
+def load_network_state(network: SlideNetwork, state: Mapping[str, Any]) -> None:
     """Load what `network_state` gave on any number of processes, for the rows of this one.
 
     ValueError: an array is missing, has another shape or type, or holds what is no number.
     """
     found, own = dict(state), _named_state(network)
-    expected = {
-        single_name(name): Expected(tuple(each.shape), str(each.dtype).removeprefix("torch."))
-        for name, each in own.items()
-        if isinstance(each, Tensor)
-    }
+    names, expected = {network.single_name(name): name for name in own}, {}
+    for name, key in names.items():
+        if isinstance(each := own[key], Tensor):
+            kind = str(each.dtype).removeprefix("torch.")
+            expected[name] = Expected(tuple(each.shape), kind)
     check_arrays("its network", found, expected)
     if _DRAWS in own:
         found.setdefault(_DRAWS, own[_DRAWS])
     elif _DRAWS in found:
         del found[_DRAWS]
-    names = {single_name(name): name for name in own}
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
 
 

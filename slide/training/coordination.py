@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from slide import runtime
-from slide.distributed import Group
+from slide.training.group import Group
 from slide.utils.progress_bar import log
 from slide.utils.signals import Terminated
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from slide.backend import on_host
 from slide.data import Batches, SparseDataset, Split, divide
+from slide.data.unseen import most_frequent
 from slide.nn import SlideNetwork
+from slide.nn.answers import Ranked, Reranker
 from slide.nn.sampled_linear import SEARCHES
-from slide.ranking import EnsembleRanker, Ranked
-from slide.ranking.scorers.frequency import most_frequent
 from slide.sparse import Pattern, hits
 from slide.utils import checks
 from slide.utils.progress_bar import ProgressBar
@@ -240,7 +240,7 @@ def check_search(sampler: Any, search: str) -> None:
 
 
 def predict_split(
-    network: SlideNetwork, split: Split, search: str, ranker: EnsembleRanker | None = None
+    network: SlideNetwork, split: Split, search: str, ranker: Reranker | None = None
 ) -> Ranked:
     """The best labels of each sample: 5, or 20 of a ranker of a graph or a recommender."""
     if not len(split):
@@ -263,7 +263,7 @@ def evaluate(
     split: Split,
     inverse: np.ndarray,
     search: str = "exact",
-    ranker: EnsembleRanker | None = None,
+    ranker: Reranker | None = None,
 ) -> dict[str, float]:
     """P@k, nDCG@k and propensity-scored P@k for k = 1, 3, 5 over all samples of ``split``.
 
@@ -297,7 +297,7 @@ def evaluate(
 
 
 def scores_of(
-    found: Ranked, split: Split, inverse: np.ndarray, ranker: EnsembleRanker | None = None
+    found: Ranked, split: Split, inverse: np.ndarray, ranker: Reranker | None = None
 ) -> dict[str, float]:
     """The scores of answers from `predict_split`; `evaluate` explains the other arguments."""
     kind = "other" if ranker is None else ranker.kind

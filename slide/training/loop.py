@@ -11,10 +11,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from slide.active_set import ActiveSet
 from slide.data import Batch
-from slide.distributed import Group, ShardedNetwork
 from slide.nn import ActiveLoss, SlideNetwork
 from slide.optim import RowSparseAdam
 from slide.sparse import Pattern
+from slide.training.group import Group
 from slide.training.monitor import Counters
 from slide.training.selection import inspect_selection
 from slide.utils.checks import DivergenceError
@@ -138,8 +138,8 @@ def start_biases(network: SlideNetwork, loss: Any, labels: Pattern, margin: floa
     scores = loss.prior_scores(labels, output.out_features)
     if loss.record.score_range is not None:
         scores -= margin
-    if isinstance(network, ShardedNetwork):
-        scores = scores[torch.from_numpy(network.output.shares.ids).long()]
+    if (rows := network.own_rows()) is not None:
+        scores = scores[torch.from_numpy(rows["output"])]
     assert output.bias is not None
     output.bias.data.copy_(scores)
 

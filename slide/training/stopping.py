@@ -9,7 +9,7 @@ from slide.backend import on_host
 from slide.data import Batches, Split, find_seen
 from slide.data.dataset import take_labels
 from slide.nn import SlideNetwork
-from slide.ranking.scorers.network import best_unknown
+from slide.nn.answers import best_unknown
 from slide.sparse import Pattern, hits
 from slide.training.checkpoint import (
     FAULTS,

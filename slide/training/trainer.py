@@ -11,13 +11,12 @@ import numpy as np
 
 from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.data.dataset import ROW_KINDS
-from slide.distributed import Group
-from slide.distributed.sharded_network import run_on_main_process
+from slide.data.row_kinds import choose_kind
 from slide.nn import ActiveLoss, SlideNetwork
+from slide.nn.answers import Ranked, Reranker
 from slide.nn.resizing import changing
 from slide.nn.sampled_linear import SEARCHES
 from slide.optim import RowSparseAdam
-from slide.ranking import EnsembleRanker, Ranked, choose_kind
 from slide.runtime import versions
 from slide.training.checkpoint import Checkpoint
 from slide.training.coordination import Coordinator, CoreShare
@@ -33,6 +32,7 @@ from slide.training.evaluation import (
     predict_split,
     scores_of,
 )
+from slide.training.group import Group
 from slide.training.loop import TrainingLoop, is_due
 from slide.training.lr_schedules import (
     AutoSchedule,
@@ -207,7 +207,7 @@ class Trainer:
         folder: Path,
         lr_schedule: LRSchedule = constant,
         resume: bool = False,
-        ranker: EnsembleRanker | None = None,
+        ranker: Reranker | None = None,
         group: Group | None = None,
     ):
         check_search(network.output.sampler, options.evaluation)
@@ -486,14 +486,14 @@ class Trainer:
         if self.ranker is None or self.held_split is None:
             return self.evaluate()
         scores: dict[str, float] = {}
-        with run_on_main_process(self.network, self.group.patient) as network:
+        with self.network.on_main_process(self.group.patient) as network:
             if network is not None:
                 self._train_ranker(network, self.ranker, self.held_split)
                 cores.adjust()
                 scores = self.evaluate(ranker=self.ranker, network=network)
         return self.group.patient.broadcast(scores)
 
-    def _train_ranker(self, network: Any, ranker: EnsembleRanker, held: Split) -> None:
+    def _train_ranker(self, network: Any, ranker: Reranker, held: Split) -> None:
         ranker.prepare()
         train, search, begin = self.train_split, self.options.evaluation, clock()
         log(f"re-ranker: learns from {len(train):,} rows and {len(held):,} others")
@@ -503,7 +503,7 @@ class Trainer:
             log(note)
 
     def evaluate(
-        self, samples: int = 0, ranker: EnsembleRanker | None = None, network: Any = None
+        self, samples: int = 0, ranker: Reranker | None = None, network: Any = None
     ) -> dict[str, float]:
         """Scores on the evaluation samples, also written to the log until `fit` has ended.
 
@@ -511,7 +511,7 @@ class Trainer:
             samples: number of samples to use, from the first one; 0: all.
             ranker: re-ranks the outputs; None: no re-ranking.
             network: answers instead of the network; see
-                `slide.distributed.sharded_network.run_on_main_process`. None: it answers.
+                `slide.SlideNetwork.on_main_process`. None: it answers.
         """
         begin, rows = clock(), len(self.eval_split)
         split = self.eval_split.slice(0, min(samples or rows, rows))

@@ -15,12 +15,12 @@ from slide import FullSampler, SlideNetwork
 from slide.config import build, build_network, build_optimizer
 from slide.config import memory as needs
 from slide.config.compose import user_errors
-from slide.config.processes import Ranks
+from slide.config.ranks import RankInfo, Ranks
 from slide.data import Batches, Split, validation_split
 from slide.data.validation import divide
-from slide.distributed.launch import RankInfo
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
+from slide.ranking import memory as ranking_memory
 from slide.sparse import CSR, Pattern
 from slide.training.checkpoint import Checkpoint
 
@@ -172,9 +172,9 @@ def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
         for feature in x.indices[x.indptr[row] : x.indptr[row + 1]].tolist()
         for label in y.indices[y.indptr[row] : y.indptr[row + 1]].tolist()
     }
-    assert needs._pairs(data.train)[0] == len(every)
-    monkeypatch.setattr(needs, "SAMPLED", int(np.diff(x.indptr) @ np.diff(y.indptr)) // 20)
-    assert needs._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
+    assert ranking_memory._pairs(data.train)[0] == len(every)
+    monkeypatch.setattr(ranking_memory, "SAMPLED", int(np.diff(x.indptr) @ np.diff(y.indptr)) // 20)
+    assert ranking_memory._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
 
 
 def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
@@ -256,7 +256,8 @@ def test_the_re_ranker(tmp_path, make, candidates, warm):
     ranker.fit(network, train, held, every=every)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert needs.ranker_needs(every, every.kind, candidates, 50) == pytest.approx(peak, rel=0.2)
+    needed = ranking_memory.bytes_needed(every, every.kind, candidates, 50)
+    assert needed == pytest.approx(peak, rel=0.2)
 
 
 SAID = "error: there is not enough memory ("

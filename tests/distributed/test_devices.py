@@ -12,9 +12,9 @@ from helpers.matrices import make_csr
 import slide
 from slide.backend import backend
 from slide.config.compose import read_config
-from slide.config.processes import join_ranks, parting
+from slide.config.ranks import RankInfo, find_rank_device
 from slide.distributed import Group, ShardedNetwork, ShardedSampledLinear
-from slide.distributed.launch import RankInfo, find_rank_device
+from slide.distributed.processes import join_ranks, parting
 from slide.functional.losses import LOSSES
 
 fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
@@ -131,9 +131,9 @@ def test_what_carries_tensors(device, kind, monkeypatch):
         join("fake", store=store, rank=options["rank"], world_size=options["world_size"])
 
     monkeypatch.setattr(dist, "init_process_group", note)
-    monkeypatch.setattr("slide.config.processes._joined", [])
-    monkeypatch.setattr("slide.config.processes.patient_group", Group.alone)
-    monkeypatch.setattr("slide.config.processes.silence", lambda quiet: None)
+    monkeypatch.setattr("slide.distributed.processes._joined", [])
+    monkeypatch.setattr("slide.distributed.processes.patient_group", Group.alone)
+    monkeypatch.setattr("slide.distributed.processes.silence", lambda quiet: None)
     joined = []
     with suppress(KeyboardInterrupt), parting():
         joined.append(join_ranks(read_config([f"runtime.device={device}"])).group)

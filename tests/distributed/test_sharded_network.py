@@ -226,7 +226,6 @@ def test_bad_use():
 
 ASKED = """
 from slide.distributed.launch import patient_group
-from slide.distributed.sharded_network import run_on_main_process
 
 def make(group, **options):
     return ShardedNetwork(40, [8], 30, FullSampler, group, **options)
@@ -241,7 +240,7 @@ def work(group):
     hidden = network.embed(rows)
     direct = [network.output.top_k(hidden, 12)[1].tolist(),
               network.output.scores_of(hidden, ids).tolist()]
-    with run_on_main_process(network, group) as asked:
+    with network.on_main_process(group) as asked:
         if asked is None:
             assert group.rank > 0
             return direct
@@ -260,7 +259,7 @@ def work(group):
 FAILS = """
 def work(group):
     try:
-        with run_on_main_process(make(group), group) as asked:
+        with make(group).on_main_process(group) as asked:
             if asked is not None:
                 raise ValueError("no such rows")
     except (ValueError, RuntimeError) as error:
@@ -285,7 +284,7 @@ def work(group):
     rows, patient = make_csr(np.random.default_rng(0), [3, 1], 40), patient_group()
     begin = time.time()
     try:
-        with run_on_main_process(network, patient) as asked:
+        with network.on_main_process(patient) as asked:
             hidden = asked.embed(rows)
             network.output.local.top_k = None  # Not to be called: before the ranks exchange.
             asked.output.top_k(hidden, 3)

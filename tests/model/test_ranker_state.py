@@ -9,8 +9,8 @@ from helpers.graphs import make_graph
 
 from slide import FullSampler, SlideNetwork
 from slide.data import divide, holdout
-from slide.model.folder import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.ranking import EnsembleRanker
+from slide.ranking.saved import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.utils.array_checks import Stored
 
 pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]

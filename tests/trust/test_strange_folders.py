@@ -23,8 +23,8 @@ from slide.config import resumed
 from slide.config.compose import foreign_targets
 from slide.model.folder import MODEL_FILE
 from slide.predict import command as predict
-from slide.report.run_files import text_table
 from slide.utils.checks import printable
+from slide.utils.figures import text_table
 from slide.utils.files import json_digest, read_text
 from slide.utils.progress_bar import ProgressBar
 

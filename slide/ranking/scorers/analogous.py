@@ -8,8 +8,8 @@ from slide.data.dataset import take_labels
 from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.base_scorers import Questions, ask_similar
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import count_together, ones_of
 from slide.search import column_lists
+from slide.search.row_blocks import count_together, ones_of
 from slide.search.sparse_top_k import shortened
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored

@@ -11,9 +11,9 @@ from slide.data.row_transform import keep_labels, mix_bits
 from slide.ops.conjunctions import list_sets, mix_shares
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import count_together
-from slide.ranking.scorers.cooccurrence import LEAST_SHARE, MOST_LABELS, shares_of_labels
+from slide.ranking.scorers.cooccurrence import LEAST_SHARE, shares_of_labels
 from slide.search import column_lists, sparse_top_k
+from slide.search.row_blocks import MOST_LABELS, count_together
 from slide.search.sparse_top_k import shortened
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.array_checks import Expected, Stored

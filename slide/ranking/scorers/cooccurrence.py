@@ -7,17 +7,11 @@ import numpy as np
 from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import relate_candidates
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import count_together
-from slide.search import column_lists, sparse_top_k
+from slide.search import sparse_top_k
+from slide.search.row_blocks import label_shares
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils.array_checks import Expected, Stored
 
-# Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
-# added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
-# language models applied to information retrieval", section 2).
-_PRIOR = 3
-# Labels with the most rows that are kept of a feature.
-MOST_LABELS = 512
 # Shares of less than a ten-billionth need more rows than a matrix can have; the kernel divides by
 # products of two of them, which float32 holds.
 LEAST_SHARE = 1e-10
@@ -68,13 +62,8 @@ class Cooccurrence(base.BaseScorer):
         check_pattern("features", features, None, num_features)
         check_pattern("labels", labels, features.num_rows, num_labels)
         self.lists = base.NOTHING  # Before new ones are made, which take as much memory.
-        rows = column_lists(features, num_features)
-        lists = count_together(rows, labels, num_labels, MOST_LABELS, "co-occurrence")
-        smoothed = np.diff(rows.indptr) + _PRIOR
-        # In float32 and in place: there are millions of pairs.
-        lists.values[:] /= np.repeat(smoothed.astype(np.float32), np.diff(lists.indptr))
-        self.lists, self.num_labels, self.num_rows = lists, num_labels, features.num_rows
-        self.unseen = (_PRIOR / smoothed).astype(np.float32)
+        self.lists, self.unseen = label_shares(features, labels, num_features, num_labels)
+        self.num_labels, self.num_rows = num_labels, features.num_rows
         self.label_shares = shares_of_labels(labels, num_labels)
         return self
 

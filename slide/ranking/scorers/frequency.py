@@ -4,9 +4,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from slide.data.unseen import most_frequent
 from slide.ranking import base_scorer as base
-from slide.ranking.scorers.network import best_unseen
-from slide.sparse import Pattern
 
 
 class Frequency(base.BaseScorer):
@@ -28,17 +27,3 @@ class Frequency(base.BaseScorer):
 
     def score(self, queries: base.Queries, candidates: base.Candidates, more: Any) -> base.Scores:
         return {}
-
-
-def most_frequent(order: np.ndarray, seen: Pattern | None, num_rows: int, count: int) -> np.ndarray:
-    """The first ``count`` labels of an order (N,) as ids ``(num_rows, count)``, without seen ones.
-
-    -1: there are no more.
-    """
-    if seen is None:
-        return np.broadcast_to(order[:count], (num_rows, count))
-
-    def first(rows: np.ndarray, depth: int) -> np.ndarray:
-        return np.broadcast_to(order[:depth], (len(rows), depth))
-
-    return best_unseen(seen, count, len(order), first)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from slide.data import labels_and_items
+from slide.data.unseen import best_unseen
 from slide.ops.item_factors import solve_factors, sum_products
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ones_of
-from slide.ranking.scorers.network import best_unseen
 from slide.runtime import num_threads
 from slide.search import column_lists, exact_top_k
+from slide.search.row_blocks import ones_of
 from slide.sparse import CSR, Pattern, check_pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored

@@ -8,9 +8,9 @@ from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import shrunk_cosines
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs, ones_of
 from slide.ranking.scorers.linear import scores_of_rows
 from slide.search import column_lists, sparse_top_k
+from slide.search.row_blocks import ItemPairs, ones_of
 from slide.sparse import CSR, Pattern
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
@@ -36,7 +36,7 @@ class ItemSimilarity(base.BaseScorer):
 
     Example:
         >>> import numpy as np
-        >>> from slide.ranking.row_blocks import count_pairs
+        >>> from slide.search.row_blocks import count_pairs
         >>> from slide.ranking.scorers.item_similarity import ItemSimilarity
         >>> from slide.sparse import CSR, Pattern
         >>> baskets = Pattern.from_lists([[0, 1], [0, 1], [1, 2]])

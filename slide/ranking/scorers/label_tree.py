@@ -12,10 +12,10 @@ from slide.data import Split, first_unseen
 from slide.ops.label_clusters import halve_nodes, sum_rows
 from slide.ops.ragged import RowRoom
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import collect_rows, ones_of, sums_over
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import num_threads
 from slide.search import column_lists
+from slide.search.row_blocks import collect_rows, ones_of, sums_over
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored

@@ -21,8 +21,8 @@ from slide.ops.linear_classifiers import (
 )
 from slide.ops.ragged import RowRoom, select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ItemPairs, collect_rows, ones_of, sums_over
 from slide.runtime import num_threads
+from slide.search.row_blocks import ItemPairs, collect_rows, ones_of, sums_over
 from slide.sparse import CSR, Pattern, check_ids, check_pattern, row_bounds
 from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored

@@ -12,10 +12,10 @@ from slide.data.row_transform import keep_labels
 from slide.ops.base_scorers import look_up_lists
 from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
-from slide.ranking.row_blocks import ones_of
 from slide.runtime import openmp_threads
 from slide.search import column_lists, sparse_top_k
 from slide.search.faiss_bytes import faiss_index
+from slide.search.row_blocks import ones_of
 from slide.search.sparse_top_k import shortened, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, stacked
 from slide.utils import checks

@@ -5,7 +5,7 @@ import pytest
 from helpers.matrices import make_csr, make_pattern, to_dense
 
 from slide.ranking import Cooccurrence
-from slide.ranking.scorers import cooccurrence
+from slide.search import row_blocks
 
 FEATURES, LABELS, ROWS = 12, 9, 40
 
@@ -47,7 +47,7 @@ def test_scores_are_sums_of_shares(rows, negative):
 
 
 def test_a_feature_keeps_its_most_frequent_labels(rows, monkeypatch):
-    monkeypatch.setattr(cooccurrence, "MOST_LABELS", 3)
+    monkeypatch.setattr(row_blocks, "MOST_LABELS", 3)
     model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     kept, shares = to_dense(model.lists, LABELS).numpy(), naive_shares(*rows)
     for own, expected in zip(kept, shares, strict=True):
@@ -58,7 +58,7 @@ def test_a_feature_keeps_its_most_frequent_labels(rows, monkeypatch):
 
 @pytest.mark.parametrize("longest", [3, LABELS])
 def test_what_features_say_of_candidates(rows, longest, monkeypatch):
-    monkeypatch.setattr(cooccurrence, "MOST_LABELS", longest)
+    monkeypatch.setattr(row_blocks, "MOST_LABELS", longest)
     model = Cooccurrence().fit(*rows, FEATURES, LABELS)
     queries = make_csr(np.random.default_rng(3), [3] * 10, FEATURES)
     ids = np.tile(np.arange(LABELS), (10, 1))

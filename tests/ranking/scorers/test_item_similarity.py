@@ -6,9 +6,9 @@ from helpers.matrices import dense_of, ones_of
 
 from slide.data import Split
 from slide.data.row_transform import keep_labels
-from slide.ranking import row_blocks
 from slide.ranking.base_scorer import Candidates, Queries, Training
 from slide.ranking.scorers.item_similarity import ItemSimilarity
+from slide.search import row_blocks
 from slide.sparse import Pattern, hits, row_bounds
 from slide.utils.array_checks import Stored
 

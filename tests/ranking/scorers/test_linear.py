@@ -5,10 +5,10 @@ import pytest
 from helpers.matrices import dense_of, ones_of, to_dense
 from sklearn.svm import LinearSVC
 
-from slide.ranking import row_blocks
-from slide.ranking.row_blocks import ItemPairs, count_pairs
 from slide.ranking.scorers import linear
 from slide.ranking.scorers.linear import LinearClassifiers, item_regressions
+from slide.search import row_blocks
+from slide.search.row_blocks import ItemPairs, count_pairs
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils.array_checks import Stored
 

@@ -6,12 +6,12 @@ import torch
 from helpers.matrices import make_csr
 
 from slide import FullSampler, SlideNetwork
-from slide.data import Split, holdout
+from slide.data import Split, holdout, unseen
+from slide.data.unseen import best_unseen
+from slide.nn.answers import best_unknown
 from slide.ranking import EnsembleRanker
 from slide.ranking.base_scorer import Queries
-from slide.ranking.scorers import network as module
 from slide.ranking.scorers.frequency import Frequency
-from slide.ranking.scorers.network import best_unknown, best_unseen
 from slide.sparse import CSR, Pattern
 
 
@@ -54,7 +54,7 @@ def case():
 
 @pytest.mark.parametrize("most", [1 << 22, 300])
 def test_they_are_the_best_of_all_unknown_ones(case, monkeypatch, most):
-    monkeypatch.setattr(module, "_MOST_ASKED", most)
+    monkeypatch.setattr(unseen, "_MOST_ASKED", most)
     network, x, known = case
     found = best_unknown(network.output, network.embed(x), known, K)
     every = network.predict(x, LABELS)[1].tolist()

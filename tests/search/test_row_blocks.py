@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.matrices import make_pattern, rows_of
 
-from slide.ranking import row_blocks
-from slide.ranking.row_blocks import collect_rows, count_together, sums_over
+from slide.search import row_blocks
+from slide.search.row_blocks import collect_rows, count_together, sums_over
 from slide.sparse import Pattern
 
 

@@ -7,7 +7,7 @@ import pytest
 from helpers.splits import split_of
 
 from slide.data.kind import propose_kinds
-from slide.ranking import choose_kind
+from slide.data.row_kinds import choose_kind
 from slide.sparse import Pattern
 
 

@@ -8,10 +8,16 @@ import numpy as np
 from slide.ops.base_scorers import count_labels
 from slide.ops.ragged import RowRoom, gather_ragged
 from slide.runtime import num_threads
-from slide.search import column_lists
+from slide.search.sparse_top_k import column_lists
 from slide.sparse import CSR, Pattern, check_pattern, row_bounds
 from slide.utils.progress_bar import ProgressBar
 
+# Labels with the most rows that are kept of a feature.
+MOST_LABELS = 512
+# Added to the number of rows of a feature, so that features of few rows do not seem sure. The rows
+# added have labels as all rows do (Zhai and Lafferty 2004, "A study of smoothing methods for
+# language models applied to information retrieval", section 2).
+_PRIOR = 3
 # Entries of the rows that are made, or read, at a time; a longer row is alone.
 MOST_ROOM = 1 << 22
 # 256 items that share the most rows with an item are kept; of few items more, up to 8 million pairs
@@ -77,6 +83,22 @@ def count_together(
 
     needed = np.minimum(sums_over(np.diff(labels.indptr), rows), longest)
     return collect_rows(needed, write, title)
+
+
+def label_shares(
+    features: CSR, labels: Pattern, num_features: int, num_labels: int
+) -> tuple[CSR, np.ndarray]:
+    """Feature-label co-occurrence: the labels of each feature ``(D, N)``, with their shares.
+
+    A share is the number of rows that have both over that of the feature and 3 more; the second
+    array ``(D,)`` float32 is the share of these 3.
+    """
+    rows = column_lists(features, num_features)
+    lists = count_together(rows, labels, num_labels, MOST_LABELS, "co-occurrence")
+    smoothed = np.diff(rows.indptr) + _PRIOR
+    # In float32 and in place: there are millions of pairs.
+    lists.values[:] /= np.repeat(smoothed.astype(np.float32), np.diff(lists.indptr))
+    return lists, (_PRIOR / smoothed).astype(np.float32)
 
 
 class ItemPairs(NamedTuple):

@@ -4,10 +4,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slide.data import Split, find_seen, labels_and_items, row_keys
-from slide.data.kind import Proposal, propose_kinds, usual_kind
-from slide.ranking.scorers.cooccurrence import Cooccurrence
-from slide.sparse import hits
+from slide.data.dataset import Split
+from slide.data.kind import (
+    Proposal,
+    find_seen,
+    labels_and_items,
+    propose_kinds,
+    row_keys,
+    usual_kind,
+)
+from slide.search import sparse_top_k
+from slide.search.row_blocks import label_shares
+from slide.sparse import check_pattern, hits
 from slide.utils.sizes import mean_name, validation_cutoffs
 
 # 2,000 rows tell precisions apart that differ by a point; a fifth of the rows at most.
@@ -31,7 +39,7 @@ class KindChoice(NamedTuple):
         why: a sentence with what else was weighed, and the key that overrides it.
 
     Example:
-        >>> from slide.ranking import KindChoice
+        >>> from slide.data.row_kinds import KindChoice
         >>> KindChoice("items", "items, as trainer.kind says").kind
         'items'
     """
@@ -55,7 +63,7 @@ def choose_kind(train: Split) -> KindChoice:
     Example:
         >>> import numpy as np
         >>> from slide.data import Split
-        >>> from slide.ranking.row_kinds import choose_kind
+        >>> from slide.data.row_kinds import choose_kind
         >>> from slide.sparse import CSR, Pattern
         >>> rng = np.random.default_rng(0)
         >>> baskets = np.argsort(rng.random((200, 20)), axis=1)[:, :8]
@@ -109,7 +117,10 @@ def _precisions(train: Split, held: Split, kind: str) -> np.ndarray:
     labels, cut_offs = train.labels, validation_cutoffs(train.num_labels)
     if kind == "items":
         labels = labels_and_items(train)
-    model = Cooccurrence().fit(train.features, labels, train.num_features, train.num_labels)
-    ids = model.best(held.features, cut_offs[-1], seen)[1]
+    sizes = train.num_features, train.num_labels
+    check_pattern("features", train.features, None, sizes[0])
+    check_pattern("labels", labels, len(train), sizes[1])
+    lists, _ = label_shares(train.features, labels, *sizes)
+    ids = sparse_top_k(held.features, lists, sizes[1], cut_offs[-1], seen)[1]
     right = hits(ids.astype(np.int64), held.labels)
     return np.mean([right[:, :k].mean(1) for k in cut_offs], axis=0)

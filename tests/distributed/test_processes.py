@@ -11,17 +11,12 @@ from helpers import job
 from helpers.torchrun import torchruns
 
 import slide
-from slide.config import build, processes
-from slide.config.build import check_ranks
-from slide.config.processes import (
-    FolderNote,
-    Ranks,
-    check_same,
-    share_folder,
-    share_threads,
-)
+from slide.config import build
+from slide.config.ranks import ALONE, RankInfo, find_rank_info
+from slide.distributed import processes
 from slide.distributed.group import LostProcessError
-from slide.distributed.launch import Errors, RankInfo, find_rank_info
+from slide.distributed.launch import Errors
+from slide.distributed.processes import SeveralRanks
 from slide.functional.losses import find_loss
 from slide.utils import run_folders
 
@@ -34,7 +29,7 @@ def several(gather=None, size=2):
     group = SimpleNamespace(rank=0, size=size, barrier=lambda: None, broadcast=lambda value: value)
     group.gather = gather or (lambda value: [value] * size)
     group.patient, group.is_main_process = group, True
-    return Ranks(RankInfo(0, size, 0, size), group)
+    return SeveralRanks(RankInfo(0, size, 0, size), group)
 
 
 @pytest.fixture
@@ -108,17 +103,17 @@ def test_they_must_have_the_same_settings_and_data(data, key, value, said):
         return [own, {**own, key: value} if key in own else own]
 
     if said is None:
-        check_same(several(gather), config, data)
+        several(gather).check_same(config, data)
         return
     with pytest.raises(ValueError, match=said):
-        check_same(several(gather), config, data)
+        several(gather).check_same(config, data)
 
 
 def test_who_reads_longer_is_waited_for(data):
     ranks = several()
     ranks.group.patient = SimpleNamespace(gather=ranks.group.gather)
     del ranks.group.gather  # Its waits have a bound.
-    check_same(ranks, job.compose(), data)
+    ranks.check_same(job.compose(), data)
 
 
 @pytest.mark.parametrize(
@@ -128,19 +123,19 @@ def test_who_may_round_otherwise_is_told(data, name, capsys):
     def gather(own):
         return [own, *[own | {name: "another"} if name in own else own] * 2]
 
-    check_same(several(gather, size=3), job.compose(), data)
+    several(gather, size=3).check_same(job.compose(), data)
     said = capsys.readouterr()
     assert (said.out + said.err).count("warning: ") == 1
     assert f"warning: {name} is " in said.out + said.err
     assert "and another on rank 1: sums may be rounded" in said.out + said.err
-    check_same(several(size=3), job.compose(), data)
+    several(size=3).check_same(job.compose(), data)
     said = capsys.readouterr()
     assert "warning" not in said.out + said.err
 
 
 def test_more_processes_than_labels(data):
     with pytest.raises(ValueError, match="81 processes cannot share 80 labels: start at most 80"):
-        check_same(several(size=81), job.compose(), data)
+        several(size=81).check_same(job.compose(), data)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +150,7 @@ def test_more_processes_than_labels(data):
 )
 def test_what_needs_one_process(words, said):
     with pytest.raises(ValueError, match=said):
-        check_ranks(several(), job.compose(*words))
+        several().check_settings(job.compose(*words))
 
 
 class OwnLoss:
@@ -183,9 +178,9 @@ def test_a_loss_that_needs_one_process_is_refused_before_data_are_read(loss, sai
     refused = pytest.raises((TypeError, ValueError), match=said)
     with job.global_state_put_back(), refused:
         build.build_trainer(config, ranks=several())
-    check_ranks(Ranks(), config)
+    ALONE.check_settings(config)
     # What several can do.
-    check_ranks(several(), job.compose("network.hidden_active=[null]", "sampler=lsh"))
+    several().check_settings(job.compose("network.hidden_active=[null]", "sampler=lsh"))
 
 
 def lost(seen):
@@ -196,12 +191,12 @@ def test_a_folder_that_others_do_not_see(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folders, "SEEN_AFTER", 0.1)
     ranks = several(lambda seen: [seen, False])
     with pytest.raises(ValueError, match="rank 1 cannot see what rank 0 writes into"):
-        share_folder(ranks, lambda: tmp_path)
+        ranks.share_folder(lambda: tmp_path)
     (tmp_path / "shared-0.tmp").touch()  # A process was killed here.
-    assert share_folder(several(), lambda: tmp_path) == tmp_path
+    assert several().share_folder(lambda: tmp_path) == tmp_path
     assert not list(tmp_path.iterdir())
     with pytest.raises(LostProcessError):
-        share_folder(several(lost), lambda: tmp_path)
+        several(lost).share_folder(lambda: tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -214,12 +209,12 @@ def test_an_error_of_the_first_process_ends_all():
     first = several()
     first.group.broadcast = lambda value: told.append(value) or value
     with pytest.raises(ValueError, match="the disk is full"):
-        share_folder(first, make)
+        first.share_folder(make)
     assert told == [["", "the disk is full"]]
     other = several()
     other.group.is_main_process, other.group.broadcast = False, lambda value: told[0]
     with pytest.raises(ValueError, match="the disk is full"):
-        share_folder(other, lambda: pytest.fail("only the first process makes the folder"))
+        other.share_folder(lambda: pytest.fail("only the first process makes the folder"))
 
 
 ALL = list(range(8))
@@ -255,7 +250,7 @@ def shared(taken, monkeypatch, affinities, asked=0, names=None, local_size=None,
 
     group.gather = gather
     size = local_size or len(affinities)
-    share_threads(Ranks(RankInfo(0, len(affinities), 0, size), group), asked)
+    SeveralRanks(RankInfo(0, len(affinities), 0, size), group).share_threads(asked)
     return taken[-1]
 
 
@@ -283,8 +278,8 @@ def test_cores_are_shared_with_those_that_use_them(taken, monkeypatch, affinitie
     assert shared(taken, monkeypatch, affinities, **more) == wanted
 
 
-def note_of(folder, *words, size=2):
-    return FolderNote(several(size=size), folder, words)
+def note_of(folder, *words):
+    return several().note(folder, words)
 
 
 def test_a_folder_is_noted_for_the_words_of_its_run(tmp_path):
@@ -313,7 +308,7 @@ def test_a_note_is_of_one_torchrun(tmp_path, monkeypatch):
 
 
 def test_one_process_leaves_no_note(tmp_path):
-    note_of(tmp_path, size=1).write(tmp_path / "run")
+    ALONE.note(tmp_path, []).write(tmp_path / "run")
     assert not list(tmp_path.iterdir())
     note_of(tmp_path / "missing").forget()
     (tmp_path / "file").touch()
