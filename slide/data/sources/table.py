@@ -112,7 +112,7 @@ def table(
     checks.whole("seed", seed, 0)
     try:
         "".encode(encoding)
-    except LookupError as error:  # Also of codecs of bytes, such as zlib.
+    except (LookupError, TypeError) as error:  # Also of codecs of bytes, such as zlib.
         said = "must name an encoding of texts, such as cp1252 or utf-16"
         raise ValueError(f"encoding {said}, not {encoding!r}") from error
     if path is None:

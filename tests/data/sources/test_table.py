@@ -192,6 +192,7 @@ def test_what_is_no_file(name, message, tmp_path):
             "labels must name the column of labels, or, .* the columns are a, b",
         ),
         ({"path": None}, "path must name the file of the table"),
+        ({"encoding": None}, "encoding must name an encoding of texts.* not None"),
         ({"encoding": "zlib"}, "encoding must name an encoding of texts, such as cp1252 or"),
         ({"encoding": "nosuch"}, "encoding must name an encoding of texts.* not .nosuch."),
         ({"separator": ""}, "separator must be auto, null or text that parts labels, not empty"),
