@@ -81,7 +81,7 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         >>> config = read_config([])
         >>> fill_in(config, num_rows=40_000, num_labels=20_000)
         >>> config.trainer.batch_size, config.sampler.active
-        (256, 512)
+        (256, 192)
     """
     sampler, network, trainer = config.sampler, config.network, config.trainer
     if trainer.batch_size is None:

@@ -401,7 +401,7 @@ def test_the_line_about_the_sampler(tmp_path, capsys, words, said):
     build_trainer(config).monitor.close()
     lines = [line for line in capsys.readouterr().err.splitlines() if "warning" not in line]
     assert [line.split()[0] for line in lines[:3]] == ["data", "memory", "network"]
-    assert lines[3] == f"sampler   {said.format(sets='sets of 75 outputs for 64 samples')}"
+    assert lines[3] == f"sampler   {said.format(sets='sets of 75 outputs for 16 samples')}"
 
 
 def test_the_sampler_of_many_outputs():
@@ -413,7 +413,7 @@ def test_the_sampler_of_many_outputs():
     held = [*lsh.tables.buckets, lsh.codes, lsh.sketches]
     size = round(sum(each.nbytes for each in held) / 1e6)
     assert sampler.description() == (
-        "sets of 128 outputs for 64 samples; SimHash tables (K 14, L 8) over 300,000 outputs, "
+        "sets of 128 outputs for 16 samples; SimHash tables (K 14, L 8) over 300,000 outputs, "
         f"{size} MB; rebuilt by schedule updates"
     )
     scan = ActiveSampler(16, 300_000, SketchProposer, active=20, rebuild=never)

