@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from slide import runtime
+from slide.data.dataset import Block
 from slide.model import Model, load
 from slide.model.model import SEARCHES
 from slide.predict.rows import ROW_FORMATS, SUFFIXES, Numbering, read_rows, shown_labels
@@ -23,7 +24,7 @@ from slide.sparse import Pattern, row_bounds
 from slide.training.evaluation import ndcg_at_k, precision_at_k
 from slide.utils import checks
 from slide.utils.commands import add_model, command_parser, ending_errors
-from slide.utils.files import replacing
+from slide.utils.files import naming, replacing
 from slide.utils.progress_bar import log
 from slide.utils.run_folders import is_of_folder
 
@@ -157,13 +158,16 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         raise ValueError(f"{options.output}: answers are {known}, which --to chooses")
     # Answers beyond the labels would take memory; metrics look at five, also of fewer labels.
     k = min(options.k, max(model.network.output.out_features, 5))
-    scores = Scores(k)
+    scores, place = Scores(k), _shown_output(options.output)
+    if format != "jsonl":
+        place += f" (rows wait in {tempfile.gettempdir()})"
     with (
+        naming(place),
         _output(options.output) as file,
         nullcontext(file) if format == "jsonl" else tempfile.TemporaryFile() as begun,
     ):
         writer = AnswerWriter(file, begun, format, model, options.ids)
-        for block in read_rows(options.input, model, options.format, options.labels):
+        for block in _read_blocks(options, model):
             try:
                 ids, found = model.predict_ids(block.features, k, options.search)
             except checks.ScoresNotFinite as error:
@@ -180,7 +184,7 @@ def predict_file(options: argparse.Namespace) -> dict[str, float]:
         log(f"warning   no rows in {_shown_input(options.input)}")
     means = scores.means()
     if options.metrics is not None:
-        with _output(options.metrics) as file:
+        with naming(options.metrics), _output(options.metrics) as file:
             file.write((json.dumps(means, indent=2) + "\n").encode())
     return means
 
@@ -230,8 +234,23 @@ def _check_outputs(options: argparse.Namespace) -> None:
                 raise ValueError(f"{name} {path} would replace the file of {other}: name another")
 
 
+def _read_blocks(options: argparse.Namespace, model: Model) -> Iterator[Block]:
+    """The rows; an error of the disk that they are on names the input."""
+    blocks = iter(read_rows(options.input, model, options.format, options.labels))
+    while True:
+        with naming(_shown_input(options.input)):
+            block = next(blocks, None)
+        if block is None:
+            return
+        yield block
+
+
 def _shown_input(path: str) -> str:
     return "standard input" if path == "-" else path
+
+
+def _shown_output(path: str) -> str:
+    return "standard output" if path == "-" else path
 
 
 def _output(path: str) -> Any:

@@ -354,15 +354,22 @@ def write_state(
 ) -> None:
     """Write a state; of several processes each its own, the first one the list, or all raise."""
     if group.size == 1:
+        _make(folder)
         write_folder(kind, folder, {**content, "state": values}, files)
         return
     group = group.patient  # One may write much longer than another.
     tensors = {name: each for part in files.values() for name, each in part.items()}
-    _together(group, lambda: folder.mkdir(parents=True, exist_ok=True))
+    _together(group, lambda: _make(folder))
     own = _together(group, lambda: write_file(folder, _FILE.format(group.rank), tensors))
     written = [Written(*each) for each in group.gather(list(own))]
     content = {**content, "parts": group.gather(dict(values))}
     _together(group, lambda: group.rank or write_list(kind, folder, content, written))
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and the one that it is in, but not the folder of a run that was removed."""
+    folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
 
 
 def _together(group: Group, work: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """What a run records: its counters, its log (JSON lines and TensorBoard events), its summary."""
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -149,9 +150,22 @@ class Monitor:
         line = {"step": step, **scalars}
         if tuple(line) in self._again:
             self._forget(line)
+        self._check_folder()
         with self._explained_errors(self._path):
             self._file.write(json.dumps(line) + "\n")
         self._add_events(line)
+
+    def _check_folder(self) -> None:
+        """Raise OSError if the log has another place: an open file takes lines all the same."""
+        try:
+            there = os.path.samestat(self._path.stat(), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise FileNotFoundError(
+                f"{self._folder} was removed or renamed while the run wrote into it: a run that is "
+                "renamed goes on from its last checkpoint, by resume=<folder>"
+            )
 
     @contextmanager
     def _explained_errors(self, path: Path) -> Iterator[None]:

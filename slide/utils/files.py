@@ -53,10 +53,12 @@ def temporary_for(path: Path) -> Path | None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Let errors of an open file name it: those of the system do not."""
+    """Let errors of the system name this file, unless they name one: those of open files do not."""
     try:
         yield
     except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
@@ -67,8 +69,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     It belongs to this call alone: of several that write one path at once, the last one stays.
     """
     temporary = beside(path)
-    with naming(path):  # The caller has not named the other one.
+    try:
         file = temporary.open("xb")
+    except OSError as error:  # The caller has not named this one.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with file:
             yield file

@@ -110,6 +110,8 @@ class ProgressBar(tqdm):
         more = {"mininterval": LINE_EVERY, "ncols": 0} if self._lines else {}
         more["delay"], more["disable"] = SHOWN_AFTER, _is_silent()
         super().__init__(*arguments, **{"file": _ERRORS, **more, **keywords})
+        self._time = time.monotonic  # The clock of tqdm may be set while the phase goes on.
+        self.start_t = self.last_print_t = self._begun
 
     def __str__(self) -> str:
         """The bar; figures behind a sentence are whole or left out, as half of one misleads."""

@@ -184,8 +184,8 @@ def release_folder(folder: Path) -> None:
 def discard_folder(folder: Path) -> None:
     """Remove the folder of a run that could not begin; what else is in it stays."""
     release_folder(folder)
-    (folder / RUN_LOCK).unlink(missing_ok=True)
-    with suppress(OSError):
+    with suppress(OSError):  # An error here would hide why the run could not begin.
+        (folder / RUN_LOCK).unlink(missing_ok=True)
         folder.rmdir()
 
 

@@ -164,6 +164,14 @@ def test_a_file_of_answers_stays_if_the_new_one_fails(folder, tmp_path):
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is full")
+@pytest.mark.parametrize("format", ["jsonl", "xmc", "npz"])
+def test_a_full_disk_is_named(folder, format):
+    said = failure(folder / "plain", folder / "rows.txt", "-o", "/dev/full", "--to", format)
+    assert said.startswith("error: /dev/full")
+    assert said.endswith(": No space left on device")
+
+
 def test_two_programs_that_write_one_file_leave_the_whole_file_of_one(folder, tmp_path):
     """Their lines were mixed, and a file of the user by the name of the temporary one was lost."""
     (tmp_path / "same.jsonl.tmp").write_text("mine")

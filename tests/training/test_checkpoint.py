@@ -4,6 +4,7 @@ import copy
 import errno
 import gc
 import math
+import shutil
 import threading
 from dataclasses import fields
 from types import SimpleNamespace
@@ -84,6 +85,15 @@ def test_weights_that_are_not_finite_do_not_replace_a_checkpoint(tmp_path):
     with pytest.raises(DivergenceError, match=r"output.weight .* step 1: .* last good checkpoint"):
         trainer.save()
     assert job.files_of(tmp_path / "run/checkpoints") == before
+
+
+def test_a_folder_that_was_removed_is_not_made_again(tmp_path):
+    trainer = job.idle_trainer(tmp_path)
+    shutil.rmtree(trainer.folder)
+    with pytest.raises(OSError, match=r"cannot write the checkpoint .*No such file"):
+        trainer.checkpoint.write(Counters(step=1))
+    trainer.checkpoint.close()
+    assert not trainer.folder.exists()
 
 
 @pytest.mark.parametrize("when", ["at once", "at the end"])

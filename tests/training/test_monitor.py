@@ -1,6 +1,7 @@
 """Counters and the log: JSON lines and TensorBoard events, also over the gap of a crash."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,23 @@ def test_a_clock_that_was_set_back_changes_no_curve(tmp_path, monkeypatch):
         monkeypatch.setattr("time.time", lambda now=now: now)
         write(tmp_path, [begin + 1, begin + 2], begin).close()
     assert events(tmp_path, "train/loss") == [(s, s / 4) for s in (1, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("change", ["removed", "renamed", "another run's"])
+def test_a_folder_that_is_gone_is_noticed_at_the_next_line(tmp_path, change):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    monitor = write(folder, [1])
+    folder.rename(tmp_path / "away")
+    if change == "removed":
+        shutil.rmtree(tmp_path / "away")
+    elif change == "another run's":
+        folder.mkdir()
+        write(folder, [1]).close()
+    with pytest.raises(OSError, match=f"^{folder} was removed or renamed while the run wrote"):
+        monitor.write(2, {"train/loss": 0.5})
+    monitor.close()
+    assert not folder.exists() or job.steps(folder, "train/loss") == [1]
 
 
 def test_an_evaluation_that_is_made_again_replaces_that_of_before(tmp_path):
