@@ -516,11 +516,11 @@ def load_network_state(network: SlideNetwork, state: Mapping[str, Any]) -> None:
         if isinstance(each := own[key], Tensor):
             kind = str(each.dtype).removeprefix("torch.")
             expected[name] = Expected(tuple(each.shape), kind)
-    check_arrays("its network", found, expected)
-    if _DRAWS in own:
+    if _DRAWS in own:  # Several processes have them, and one has none.
         found.setdefault(_DRAWS, own[_DRAWS])
-    elif _DRAWS in found:
-        del found[_DRAWS]
+    else:
+        found.pop(_DRAWS, None)
+    check_arrays("its network", found, expected)
     network.load_state_dict({names.get(name, name): value for name, value in found.items()})
 
 
