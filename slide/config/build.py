@@ -33,7 +33,13 @@ from slide.utils import checks, sizes
 from slide.utils.checks import override_key
 from slide.utils.files import write_text
 from slide.utils.progress_bar import log
-from slide.utils.run_folders import check_run_dir, discard_folder, hold_folder, make_run_folder
+from slide.utils.run_folders import (
+    check_run_dir,
+    check_writable,
+    discard_folder,
+    hold_folder,
+    make_run_folder,
+)
 
 # Scores of fewer rows may be off by several points.
 _FEW = 100
@@ -333,6 +339,8 @@ def build_trainer(
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
     if config.resume is None:
         check_run_dir(config.run_dir)
+    if ranks.group.is_main_process:  # To read the data may take hours.
+        check_writable(Path(config.run_dir or folder_parent(config)))
     data = ranks.once_a_machine(partial(open_dataset, config))
     _announce_data(data, config.dataset.holdout)
     fill_in(config, len(data.train), data.num_labels)

@@ -92,8 +92,12 @@ def ensure_space(folder: Path, size: int, what: str) -> None:
     """Raises OSError if a folder's disk has less than ``size`` bytes left for ``what``."""
     free = shutil.disk_usage(folder).free
     if size > free:
-        needed = f"{what} takes {size / 1e9:,.1f} GB, {free / 1e9:,.1f} GB are free"
+        needed = f"{what} takes {_shown(size)}, {_shown(free)} are free"
         raise OSError(errno.ENOSPC, f"not enough space: {needed}", str(folder))
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e8 else f"{size / 1e6:,.1f} MB"
 
 
 def _check_size(size: int) -> None:

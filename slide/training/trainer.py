@@ -369,6 +369,7 @@ class Trainer:
             summary = self._summary(scores)
             if self.is_main_process:
                 write_summary(self.folder, summary)
+        self.group.patient.barrier()  # A disk may be slow.
         return summary
 
     def _summary(self, scores: dict[str, float]) -> dict[str, Any]:

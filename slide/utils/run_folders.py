@@ -63,6 +63,13 @@ def check_run_dir(run_dir: object) -> None:
         raise ValueError(f"run_dir={folder} holds a run: {resume_word(folder)} goes on with it")
 
 
+def check_writable(folder: Path) -> None:
+    """Raise OSError if nothing can be written in a folder, or in the one where it is to be made."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if there.is_dir() and not os.access(there, os.W_OK | os.X_OK):
+        raise PermissionError(f"the run would write into {folder}, and {there} cannot be written")
+
+
 def is_of_folder(path: Path, folder: Path) -> bool:
     """Whether a resolved path is, or would be, a file that a run or a model keeps in its folder."""
     if not path.is_relative_to(folder):

@@ -295,7 +295,7 @@ def test_a_full_disk_keeps_what_is_there(server, tmp_path, monkeypatch):
 
 def test_too_little_space_is_said_before(server, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=50))
-    with pytest.raises(OSError, match=r"not enough space: the file takes 0.0 GB") as raised:
+    with pytest.raises(OSError, match=r"not enough space: the file takes 1.0 MB") as raised:
         transfer(server.add("/a", DATA), tmp_path / "a")
     assert raised.value.errno == errno.ENOSPC
 

@@ -33,7 +33,7 @@ words = [*small, "optimizer.betas=[0.9,0.99]", "trainer.checkpoint_every=5", "ru
 begin = time.perf_counter()
 found = {"whole": run([*words, f"run_dir={folder}/whole"], 2)}
 length, parts = time.perf_counter() - begin, [*words, f"run_dir={folder}/parts"]
-for size, steps in ((2, 7), (3, 12), (1, 20)):
+for size, steps in ((2, 5), (1, 9), (3, 14), (1, 20)):
     found[f"{size} {steps}"] = run([*parts, f"trainer.max_steps={steps}"], size)
     parts = [f"resume={folder}/parts"]
 found["again"] = run([f"resume={folder}/whole"], 1)

@@ -65,3 +65,11 @@ def test_a_run_and_a_model_that_is_saved(tmp_path):
     assert any(Path(kernels).rglob("trees.*.nbi"))
     assert load(tmp_path / "run").num_labels == 80
     assert load(tmp_path / "saved").num_labels == 3
+
+
+def test_a_run_that_could_write_nothing_ends_before_the_data_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    said = job.failure(*job.tiny(tmp_path))
+    told = f"error: the run would write into {tmp_path}/run, and {tmp_path} cannot be written"
+    assert said == told
+    assert not list(tmp_path.iterdir())
