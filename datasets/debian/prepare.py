@@ -11,8 +11,7 @@ The first entry of a package counts if there are more. Features and labels are n
 alphabetical order.
 
 References:
-    Debian Policy Manual, sections 5.1 (syntax of control files) and 7.1 (relations),
-    https://www.debian.org/doc/debian-policy/
+    Debian Policy Manual, sections 5.1 (syntax of control files) and 7.1 (relations)
 """
 
 import re

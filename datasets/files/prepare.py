@@ -9,8 +9,7 @@ these files; only names of files in at least two directories are labels, and dir
 such a file have no row. Features and labels are numbered in alphabetical order.
 
 References:
-    Debian repository format, "Contents" indices,
-    https://wiki.debian.org/DebianRepository/Format
+    Debian repository format (wiki page DebianRepository/Format), "Contents" indices
 """
 
 import re

@@ -265,9 +265,10 @@ def build_network(
     """
     network, (sampler, others) = config.network, build_samplers(config)
     keys = ("dropout", "precision", "init_scale", "output_scale", "input_dropout")
-    options: dict[str, Any] = {key: network[key] for key in keys} | {"hidden_samplers": others}
-    sizes = features, network.hidden, labels, sampler
-    made = ranks.make_network(sizes, options, config.seed, counts or {})
+    make = ranks.network_maker(config.seed, counts or {})
+    options = {key: network[key] for key in keys}
+    hidden = list(network.hidden)
+    made = make(features, hidden, labels, sampler, hidden_samplers=others, **options)
     if scale := network.bias_scale:
         with torch.no_grad():
             for layer in made.layers():

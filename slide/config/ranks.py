@@ -1,10 +1,10 @@
 """The processes of a run: here one; `slide.distributed.processes` lets several do the same."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from slide import runtime
 from slide.backend import find_device
 from slide.data import SparseDataset
 from slide.nn import SlideNetwork
-from slide.nn.network import SamplerFactory
 from slide.training.group import Group
 from slide.utils import checks
 
@@ -114,16 +113,11 @@ class Ranks:
     def check_same(self, config: DictConfig, data: SparseDataset) -> None:
         """Raise ValueError unless all processes have the same settings, data and packages."""
 
-    def make_network(
-        self,
-        sizes: tuple[int, Collection[int], int, SamplerFactory],
-        options: dict[str, Any],
-        seed: int,
-        counts: dict[str, np.ndarray],
-    ) -> SlideNetwork:
-        """The network of which the processes have the rows, on the CPU."""
-        features, hidden, labels, sampler = sizes
-        return SlideNetwork(features, list(hidden), labels, sampler, **options)
+    def network_maker(
+        self, seed: int, counts: dict[str, np.ndarray]
+    ) -> Callable[..., SlideNetwork]:
+        """What makes the network, of which the processes share the rows by these `counts`."""
+        return SlideNetwork
 
     def counts(self, data: SparseDataset) -> dict[str, np.ndarray]:
         """How often training rows have each feature and label, if rows are shared by that."""

@@ -8,10 +8,11 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -43,7 +44,6 @@ from slide.distributed.group import Group
 from slide.distributed.launch import Errors, meet, patient_group
 from slide.distributed.sharded_loss import check_loss_of_group
 from slide.distributed.sharded_network import ShardedNetwork
-from slide.nn.network import SamplerFactory
 from slide.utils.checks import override_key
 from slide.utils.files import read_text, write_json
 from slide.utils.progress_bar import log, silence
@@ -201,17 +201,11 @@ class SeveralRanks(Ranks):
                     f"{size} processes cannot share {number} {name}: start at most {number}"
                 )
 
-    def make_network(
-        self,
-        sizes: tuple[int, Collection[int], int, SamplerFactory],
-        options: dict[str, Any],
-        seed: int,
-        counts: dict[str, np.ndarray],
-    ) -> ShardedNetwork:
-        """See `slide.config.ranks.Ranks.make_network`."""
-        features, hidden, labels, sampler = sizes
-        options = {**options, **counts, "seed": seed}
-        return ShardedNetwork(features, list(hidden), labels, sampler, self.group, **options)
+    def network_maker(
+        self, seed: int, counts: dict[str, np.ndarray]
+    ) -> Callable[..., ShardedNetwork]:
+        """See `slide.config.ranks.Ranks.network_maker`."""
+        return partial(ShardedNetwork, group=self.group, seed=seed, **counts)
 
     def counts(self, data: SparseDataset) -> dict[str, np.ndarray]:
         """See `slide.config.ranks.Ranks.counts`."""

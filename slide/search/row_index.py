@@ -12,15 +12,12 @@ from slide import ops
 from slide.backend import KERNEL_DTYPES, array_view, check_on_cpu, has_bfloat16
 from slide.ops.largest import ChangedRows, RowLists, put_rows, scan_lists
 from slide.utils import checks
-from slide.utils.array_checks import Expected, check_arrays, check_offsets
 from slide.utils.quantized import QuantizedRows, weight_rows
 
 # The defaults of `RowIndex.top_k`.
 SHARE, DEVIATIONS = 0.022, 4.5
 # Rows that a query may see in any case, and how many for each candidate.
 _LEAST_SEEN, _SEEN_EACH = 4_096, 128
-# All rows are grouped again if lists explain a smaller share of what they explained at best.
-_LEAST_EXPLAINED = 0.5
 # Queries whose bounds are computed at a time, and numbers that are gathered at a time.
 _QUERIES, _GATHERED = 512, 2**24
 # A range of lengths has 3 times the rows of the next longer one, and the longest at least 1,024.
@@ -47,7 +44,7 @@ class RowIndex:
     the rows. The best are scored again with the weight itself, so scores are exact, but a row far
     from the others of its list can be missed. Up to 4,096 rows are all seen.
 
-    The index keeps the weight, not a copy, and follows the changes that `update` is told of.
+    The index keeps the weight, not a copy; after a change of it another index is due (`fits`).
 
     Args:
         weight: ``(N, D)`` floats, or stored rows, on the CPU.
@@ -58,6 +55,7 @@ class RowIndex:
         ValueError: for tensors of other shapes, without a row, or on another device.
 
     Attributes:
+        lists: the inverted lists, that of the longest rows last; see `slide.ops.largest.RowLists`.
         seen: mean number of rows that a query of the last `top_k` has seen.
 
     Example:
@@ -79,80 +77,10 @@ class RowIndex:
             raise ValueError(f"a bias of shape {bias.shape} does not fit {shape[0]} rows")
         self.weight, self.bias = weight, bias
         self._state = kept_state(weight, bias)  # Before the rows are read, not after.
-        self._take(*_make_lists(_WeightRows(weight, bias), seed))
-        self._explained, self.seen = _explained_share(self._lists), 0.0
-
-    def _take(self, lists: RowLists, levels: np.ndarray) -> None:
-        self._lists, self._levels = lists, levels
-        means = torch.from_numpy(lists.means)
+        self.lists, self.seen = _make_lists(_WeightRows(weight, bias), seed), 0.0
+        means = torch.from_numpy(self.lists.means)
         # A bound need not be exact.
         self._centres = means.bfloat16() if has_bfloat16() else means
-        self._positions: np.ndarray | None = None
-
-    @classmethod
-    def restored(
-        cls, weight: Tensor | QuantizedRows, bias: Tensor | None, state: dict[str, np.ndarray]
-    ) -> "RowIndex":
-        """The index of this weight that had this `state_dict`."""
-        index = cls.__new__(cls)
-        state = checked_state(state, tuple(weight.shape))
-        lists = RowLists(*(state[name].copy() for name in RowLists._fields))
-        _check_lists_fit(lists, _WeightRows(weight, bias))
-        index.weight, index.bias, index._state = weight, bias, kept_state(weight, bias)
-        index._take(lists, state["levels"].copy())
-        index._explained, index.seen = float(state["explained"]), 0.0
-        return index
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """The index without weight and bias, for `restored`."""
-        arrays = self._lists._asdict() | {"levels": self._levels}
-        copies = {name: array.copy() for name, array in arrays.items()}
-        return copies | {"explained": np.array(self._explained)}
-
-    @property
-    def num_lists(self) -> int:
-        """Number of lists."""
-        return len(self._lists.means)
-
-    def read_from(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> None:
-        """Read rows from other tensors; `update` or `regroup` follows the changes in them."""
-        _check_lists_fit(self._lists, _WeightRows(weight, bias))
-        self.weight, self.bias = weight, bias
-
-    def _positions_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Where rows are in the lists, sorted."""
-        ids = self._lists.ids
-        if self._positions is None:
-            self._positions = np.empty(len(ids), np.int32)
-            self._positions[ids] = np.arange(len(ids), dtype=np.int32)
-        return np.sort(self._positions[numbers])
-
-    @torch.no_grad()
-    def update(self, numbers: np.ndarray) -> None:
-        """Follow the changes of some rows.
-
-        They stay in their lists, whose means and spreads follow: scores are right again, while a
-        row that went far away makes its list less tight until `regroup`.
-        """
-        rows = _WeightRows(self.weight, self.bias)
-        _put_rows_into(self._lists, rows, self._positions_of(numbers))
-        if self._centres.dtype != torch.float32:
-            self._centres.copy_(torch.from_numpy(self._lists.means))
-
-    @torch.no_grad()
-    def regroup(self, moved: np.ndarray, seed: int = 0) -> None:
-        """Put rows that moved into new inverted lists, and follow the changes of all rows.
-
-        If the lists then explain far less of their rows than they did, other rows have moved, too,
-        and all are grouped again. An error midway leaves an index that must not be used.
-        """
-        self._state = kept_state(self.weight, self.bias)
-        positions, rows = self._positions_of(moved), _WeightRows(self.weight, self.bias)
-        self._take(*_regrouped(self._lists, self._levels, positions, rows, seed))
-        if _explained_share(self._lists) < _LEAST_EXPLAINED * self._explained:
-            self._take(*_make_lists(rows, seed))
-            self._explained = 0.0
-        self._explained = max(self._explained, _explained_share(self._lists))
 
     def fits(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> bool:
         """Whether the index is one of this weight and bias as they are now.
@@ -213,7 +141,7 @@ class RowIndex:
         """The ids ``(B, count)`` of the best rounded rows; -1: there are no more."""
         best = np.full((len(x), count), -np.inf, np.float32)
         positions = np.full((len(x), count), -1, np.int32)
-        starts, ids, codes, scales, biases, *_ = self._lists
+        starts, ids, codes, scales, biases, *_ = self.lists
         if limit >= len(ids):
             bounds.fill_(torch.inf)
         lists = starts, codes, scales, biases
@@ -225,7 +153,7 @@ class RowIndex:
         if self.bias is not None:
             x = torch.nn.functional.pad(x, (0, 1), value=1.0)
         scores = (x.to(self._centres.dtype) @ self._centres.T).float()
-        spreads = torch.from_numpy(self._lists.spreads)
+        spreads = torch.from_numpy(self.lists.spreads)
         scores.addr_(x.norm(dim=1), spreads, alpha=deviations / x.shape[1] ** 0.5)
         scores[:, -1] = torch.inf  # The longest rows are seen by all.
         return scores
@@ -299,127 +227,15 @@ class _WeightRows:
         return rows, rows.new_empty(0) if bias is None else bias, positions
 
 
-def _make_lists(rows: _WeightRows, seed: int) -> tuple[RowLists, np.ndarray]:
-    """New lists of all rows, and their levels; see `_regrouped`."""
+def _make_lists(rows: _WeightRows, seed: int) -> RowLists:
+    """Lists of all rows, with all that they hold."""
     starts, order = _inverted_lists(rows, torch.arange(len(rows)), seed)
-    codes = np.empty(tuple(rows.stored.shape), np.int8)
-    return _filled(rows, starts.numpy(), order.numpy(), codes), np.zeros(1, np.int64)
-
-
-def _regrouped(
-    lists: RowLists, levels: np.ndarray, moved: np.ndarray, rows: _WeightRows, seed: int
-) -> tuple[RowLists, np.ndarray]:
-    """Lists in which rows that moved are near the others again; all rows are rounded anew.
-
-    Rows ``moved``, positions in the lists, get lists of their own, a new level; the rows of the
-    youngest levels join them until the next older level has at least as many. So a row is grouped
-    few times for each time that it moves (the logarithmic method of Bentley and Saxe 1980,
-    "Decomposable searching problems"). ``levels`` are the first lists of levels, the oldest first.
-    The codes of the given lists are overwritten.
-    """
-    _check_lists_fit(lists, rows)
-    kept = np.ones(len(rows), bool)
-    kept[moved] = kept[lists.starts[-2] :] = False
-    number = len(levels)
-    while number:
-        begin = lists.starts[levels[number - 1]]
-        if np.count_nonzero(kept[begin:]) >= np.count_nonzero(~kept):
-            break
-        kept[begin:] = False
-        number -= 1
-    starts, new = _inverted_lists(rows, torch.from_numpy(np.sort(lists.ids[~kept])).long(), seed)
-    counts = np.add.reduceat(kept, lists.starts[:-1], dtype=np.int64)
-    # How many lists that keep a row there are before each one.
-    before = np.append(0, np.cumsum(counts > 0))
-    levels = before[np.append(levels[:number], len(counts))]
-    lengths = np.concatenate([counts[counts > 0], np.diff(starts.numpy())])
-    order = np.concatenate([lists.ids[kept], new.numpy()])
-    return _filled(rows, np.append(0, np.cumsum(lengths)), order, lists.codes), levels
-
-
-def _explained_share(lists: RowLists) -> float:
-    """The share of the rows' mean squared distance that is between lists, in [0, 1]."""
-    counts = np.diff(lists.starts)[:-1].astype(np.float64)
-    if not len(counts):
-        return 0.0
-    within = counts @ lists.spreads[:-1].astype(np.float64) ** 2
-    means = lists.means[:-1]
-    between = counts @ np.square(means - np.average(means, 0, counts)).sum(1)
-    return float(between / max(within + between, 1e-30))
-
-
-def checked_state(state: dict[str, np.ndarray], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """A saved state; ValueError unless its lists are lists: kernels read and write where they say.
-
-    ``shape`` is that of the weight.
-    """
-    what = "the state of an index"
-    # Earlier states have neither levels nor what lists explained.
-    state = {"levels": np.zeros(1, np.int64), "explained": np.zeros(())} | state
-    matrices = {"codes": "int8", "means": "float32"}
-    check_arrays(
-        what, state, {name: Expected((None, None), each) for name, each in matrices.items()}
-    )
-    (number, width), (lists, columns) = state["codes"].shape, state["means"].shape
-    if (number, width) != shape:
-        raise ValueError(f"an index of {(number, width)} does not fit rows of {shape}")
-    if columns not in (width, width + 1):
-        raise ValueError(f"{what} is damaged: means must have {width} or {width + 1} columns")
-    expected = {
-        "starts": Expected((lists + 1,), "int64"),
-        "ids": Expected((number,), "int32", 0, number - 1),
-        "scales": Expected((number,), "float32", finite=False),
-        "biases": Expected((number,), "float32", finite=False),
-        "spreads": Expected((lists,), "float32", 0),
-        "levels": Expected((None,), "int64", 0, lists),
-        "explained": Expected((), "float", 0, 1),
-    }
-    check_arrays(what, state, expected)
-    starts, levels = state["starts"], state["levels"]
-    if np.isinf(state["scales"]).any():  # The scale of a row that is not finite is NaN.
-        raise ValueError(f"{what} is damaged: scales must hold finite numbers only")
-    check_offsets(what, "starts", starts, number)
-    if (np.diff(starts) == 0).any():
-        raise ValueError(f"{what} is damaged: starts must give each list a row")
-    if (np.bincount(state["ids"], minlength=number) != 1).any():
-        raise ValueError(f"{what} is damaged: ids must hold each row once")
-    if not len(levels) or levels[0] != 0 or (np.diff(levels) < 0).any():
-        raise ValueError(f"{what} is damaged: levels must rise from 0 to at most {lists}")
-    return state
-
-
-def _check_lists_fit(lists: RowLists, rows: _WeightRows) -> None:
-    """Raise ValueError if lists do not fit rows: the kernels would write beside the arrays."""
-    known, shape = lists.codes.shape, tuple(rows.stored.shape)
-    if known != shape:
-        raise ValueError(f"an index of {known} does not fit rows of {shape}")
-    biased = lists.means.shape[1] > known[1]
-    if biased != (rows.bias is not None):
-        has, lacks = ("index", "layer") if biased else ("layer", "index")
-        raise ValueError(f"the {has} has a bias and the {lacks} has none")
-
-
-def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) -> None:
-    """Round the rows at distinct ascending positions; means and spreads of their lists follow."""
-    _check_lists_fit(lists, rows)
-    owner = np.searchsorted(lists.starts, positions, side="right") - 1
-    numbers, begins = np.unique(owner, return_index=True)
-    taken, biases, ids = rows.some(lists.ids[positions])
-    block = array_view(taken)
-    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, positions)
-    put_rows(changed, np.append(begins, len(positions)), numbers, lists)
-
-
-def _filled(
-    rows: _WeightRows, starts: np.ndarray, order: np.ndarray, codes: np.ndarray
-) -> RowLists:
-    """Lists that begin at ``starts`` of ``order``, with all that they hold."""
-    count, size, biased = len(starts) - 1, len(rows), rows.bias is not None
+    count, (size, width), biased = len(starts) - 1, rows.stored.shape, rows.bias is not None
     lists = RowLists(
-        *(starts, order.astype(np.int32), codes),
+        *(starts.numpy(), order.numpy().astype(np.int32), np.empty((size, width), np.int8)),
         scales=np.zeros(size, np.float32),
         biases=np.zeros(size, np.float32),
-        means=np.zeros((count, codes.shape[1] + biased), np.float32),
+        means=np.zeros((count, width + biased), np.float32),
         spreads=np.zeros(count, np.float32),
     )
     for begin in range(0, size, _READ_AT_ONCE):
@@ -427,6 +243,16 @@ def _filled(
             lists, rows, np.arange(begin, min(begin + _READ_AT_ONCE, size), dtype=np.int32)
         )
     return lists
+
+
+def _put_rows_into(lists: RowLists, rows: _WeightRows, positions: np.ndarray) -> None:
+    """Round the rows at these ascending positions; means and spreads of their lists follow."""
+    owner = np.searchsorted(lists.starts, positions, side="right") - 1
+    numbers, begins = np.unique(owner, return_index=True)
+    taken, biases, ids = rows.some(lists.ids[positions])
+    block = array_view(taken)
+    changed = ChangedRows(block, block.view(np.int32), array_view(biases), ids, positions)
+    put_rows(changed, np.append(begins, len(positions)), numbers, lists)
 
 
 def _inverted_lists(rows: _WeightRows, numbers: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """The index over weight rows, and its lists, against exact search."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
@@ -156,32 +154,26 @@ def rounded(request, monkeypatch):
 class TestBounds:
     def bounds(self, index, layer, queries, deviations):
         """What a row of each list may score, from its mean and spread in float64."""
-        state = index.state_dict()
-        rows = torch.cat([layer[0], layer[1][:, None]], 1).double()[state["ids"].astype(np.int64)]
+        lists = index.lists
+        rows = torch.cat([layer[0], layer[1][:, None]], 1).double()[lists.ids.astype(np.int64)]
         out = []
-        for own in rows.split(np.diff(state["starts"]).tolist()):
+        for own in rows.split(np.diff(lists.starts).tolist()):
             spread = (own - own.mean(0)).square().sum(1).mean().sqrt()
             x = torch.nn.functional.pad(queries.double(), (0, 1), value=1.0)
             out.append(x @ own.mean(0) + deviations * x.norm(dim=1) * spread / x.shape[1] ** 0.5)
         return torch.stack(out, 1)
 
-    def test_of_a_new_a_changed_and_a_restored_index(self, rounded):
+    def test_of_all_lists(self, rounded):
         weight, bias = draw_clusters(seed=3)
         queries, index = queries_for(weight, 9), RowIndex(weight, bias)
-        changes = torch.Generator().manual_seed(7)
-        for step in range(3):
-            twin = RowIndex.restored(weight, bias, index.state_dict())
-            # The spread of a list of few rows is the difference of two sums of squares.
-            for deviations, near in ((0, 0.06 if rounded else 0.02), (4.5, 0.8)):
-                wanted = self.bounds(index, (weight, bias), queries, deviations)[:, :-1]
-                assert len(wanted[0]) > ROWS // 100
-                for each, part in product((index, twin), (queries, queries[:1])):
-                    found = each._bounds(part, deviations)
-                    assert (found[:, -1] == torch.inf).all(), "the longest rows are seen by all"
-                    assert (found[:, :-1] - wanted[: len(part)]).abs().max() < near
-            moved = torch.arange(step, len(weight), 3)
-            weight[moved] += torch.randn(len(moved), weight.shape[1], generator=changes)
-            index.update(moved.numpy())
+        # The spread of a list of few rows is the difference of two sums of squares.
+        for deviations, near in ((0, 0.06 if rounded else 0.02), (4.5, 0.8)):
+            wanted = self.bounds(index, (weight, bias), queries, deviations)[:, :-1]
+            assert len(wanted[0]) > ROWS // 100
+            for part in (queries, queries[:1]):
+                found = index._bounds(part, deviations)
+                assert (found[:, -1] == torch.inf).all(), "the longest rows are seen by all"
+                assert (found[:, :-1] - wanted[: len(part)]).abs().max() < near
 
     def test_the_limit_of_rows(self, monkeypatch):
         """By default a share of them, where these are more than some."""
@@ -203,142 +195,22 @@ def test_a_row_that_is_not_finite_moves_no_other():
     zeros = weight.clone(), bias.clone()
     for tensor in zeros:
         tensor[[7, 9]] = 0
-    orders = [RowIndex(*rows).state_dict()["ids"] for rows in ((weight, bias), zeros)]
+    orders = [RowIndex(*rows).lists.ids for rows in ((weight, bias), zeros)]
     np.testing.assert_array_equal(*orders)
 
 
 def test_lists_that_no_row_is_nearest_to_are_left_out():
-    assert len(RowIndex(torch.ones(4 * LEAST_ROWS, 3), None).state_dict()["starts"]) == 3
+    assert len(RowIndex(torch.ones(4 * LEAST_ROWS, 3), None).lists.starts) == 3
 
 
-@pytest.fixture(scope="module")
-def regrouped():
-    """Rows, biases, and the state of their index, which has two levels."""
-    weight, bias = draw_clusters()
-    index = RowIndex(weight, bias)
-    index.regroup(np.arange(ROWS // 20))
-    return weight, bias, index.state_dict()
-
-
-class TestRegroup:
-    def move(self, weight, rows, seed):
-        """Rows go to other directions, and become longer."""
-        centres, _ = draw_clusters(len(rows), weight.shape[1], seed)
-        weight[rows] = 1.5 * centres
-
-    @pytest.mark.not_as_python
-    def test_rows_that_moved_are_found_among_fewer(self):
-        """Without it they are far from their lists, of which the search sees more, and misses."""
-        weight, bias = draw_clusters()
-        index, rows = RowIndex(weight, bias), np.arange(0, ROWS, 5)
-        self.move(weight, rows, 7)
-        index.update(rows)
-        queries = queries_for(weight)
-        wanted, found, seen = exact_top_k(queries, weight, bias, 5)[1], [], []
-        for group in (False, True):
-            if group:
-                index.regroup(rows)
-            found.append(recall(index.top_k(queries, 5, 0.9)[1], wanted))
-            seen.append(index.seen)
-        fresh = RowIndex(weight, bias)
-        assert found[1] > 0.97
-        assert recall(fresh.top_k(queries, 5, 0.9)[1], wanted) > 0.97
-        assert seen[1] < 0.7 * seen[0]
-        assert seen[1] < 1.3 * fresh.seen
-
-    @pytest.mark.not_as_python
-    def test_few_levels(self):
-        """A level is left as it is only if it has at least as many rows as the new one."""
-        weight, bias = draw_clusters()
-        index, rng, kept = RowIndex(weight, bias), np.random.default_rng(0), []
-        for step in range(12):
-            rows = rng.choice(ROWS, 300, replace=False)
-            self.move(weight, rows, step)
-            index.regroup(rows, step)
-            state = index.state_dict()
-            assert sorted(state["ids"]) == list(range(ROWS))
-            assert (np.diff(state["starts"]) > 0).all()
-            assert state["starts"][-1] == ROWS
-            sizes = np.diff([*state["starts"][state["levels"]], ROWS])
-            assert len(sizes) == 1 or sizes[-2] >= sizes[-1]
-            # The last list is that of the longest rows, of all levels.
-            assert LEAST_ROWS <= ROWS - state["starts"][-2] < GROWTH * LEAST_ROWS
-            kept.append(len(sizes))
-        assert 2 < max(kept) < 6
-        wanted = exact_top_k(queries_for(weight), weight, bias, 5)[1]
-        assert recall(index.top_k(queries_for(weight), 5, 1.0)[1], wanted) > 0.97
-
-    def test_levels_are_restored(self):
-        weight, bias = draw_clusters()
-        index = RowIndex(weight, bias)
-        index.regroup(np.arange(900))
-        twin = RowIndex.restored(weight, bias, index.state_dict())
-        for each in (index, twin):
-            each.regroup(np.arange(800, 1_000), 3)
-        for name, array in twin.state_dict().items():
-            np.testing.assert_array_equal(index.state_dict()[name], array)
-        earlier = index.state_dict()
-        del earlier["levels"]
-        assert RowIndex.restored(weight, bias, earlier).state_dict()["levels"].tolist() == [0]
-
-    @pytest.mark.parametrize(
-        ("name", "edit", "message"),
-        [
-            ("starts", lambda x: np.append(x[:2], x[1:-1]), "starts must rise from 0"),
-            ("starts", lambda x: x[[0, 2, *range(2, len(x))]], "starts must give each list a row"),
-            ("starts", lambda x: x[[*range(len(x) - 1), -2]], "starts must rise from 0"),
-            ("starts", lambda x: np.where(x == x[-2], x[-1], x), "must give each list a row"),
-            ("ids", np.zeros_like, "ids must hold each row once"),
-            ("scales", lambda x: np.full_like(x, -np.inf), "scales must hold finite numbers only"),
-            ("scales", lambda x: x[:3], r"scales must be \(\d+\) float32, not \(3,\)"),
-            ("codes", lambda x: x[:, :3], r"an index of \(\d+, 3\) does not fit rows of"),
-            ("means", lambda x: x[:, :2], r"means must have 16 or 17 columns"),
-            ("means", lambda x: np.full_like(x, np.nan), "means must hold finite numbers only"),
-            ("spreads", lambda x: x - 1e6, r"spreads must lie in \[0, inf\]"),
-            ("levels", lambda x: x + 1, "levels must rise from 0"),
-            ("levels", lambda x: x[None], r"levels must be \(any\) int64, not \(1, 2\) int64"),
-            ("levels", lambda x: [0, 2**70], "levels must be an array, not list"),
-            ("levels", lambda x: x * 1_000, r"levels must lie in \[0, "),
-        ],
-    )
-    def test_lists_of_a_state_are_lists(self, regrouped, name, edit, message):
-        """An empty list would become a row behind the last one when rows are grouped again."""
-        weight, bias, state = regrouped
-        state = state | {name: edit(state[name])}
-        with pytest.raises(ValueError, match=message):
-            RowIndex.restored(weight, bias, state)
-
-    @pytest.mark.not_as_python
-    def test_other_rows_than_the_named_ones(self):
-        """Lists that say nothing about their rows any more are made anew."""
-        weight, bias = draw_clusters()
-        index, twin = RowIndex(weight, bias), RowIndex(weight, bias)
-        weight.copy_(draw_clusters(seed=9)[0])
-        queries = queries_for(weight)
-        wanted = exact_top_k(queries, weight, bias, 5)[1]
-        for each in (index, RowIndex.restored(weight, bias, twin.state_dict())):
-            each.regroup(np.arange(50))
-            assert recall(each.top_k(queries, 5)[1], wanted) > 0.97
-
-    @pytest.mark.parametrize(
-        ("weight", "bias", "message"),
-        [
-            (torch.zeros(500, 17), None, r"\(500, 16\) does not fit rows of \(500, 17\)"),
-            (torch.zeros(501, 16), None, r"\(500, 16\) does not fit rows of \(501, 16\)"),
-            (torch.zeros(500, 16), torch.zeros(500), "has a bias and the index"),
-        ],
-    )
-    def test_rows_of_another_shape(self, weight, bias, message):
-        """Kernels would write beside the arrays."""
-        index = RowIndex(draw_clusters(500)[0], None)
-        with pytest.raises(ValueError, match=message):
-            index.read_from(weight, bias)
-        with pytest.raises(ValueError, match=message):
-            RowIndex.restored(weight, bias, index.state_dict())
-        index.weight, index.bias = weight, bias
-        for call in (index.update, index.regroup):
-            with pytest.raises(ValueError, match=message):
-                call(np.arange(5))
+def test_lists_hold_each_row_once():
+    """None is empty, and the last one is that of the longest rows."""
+    lists = RowIndex(*draw_clusters()).lists
+    assert sorted(lists.ids) == list(range(ROWS))
+    assert lists.starts[0] == 0
+    assert lists.starts[-1] == ROWS
+    assert (np.diff(lists.starts) > 0).all()
+    assert LEAST_ROWS <= ROWS - lists.starts[-2] < GROWTH * LEAST_ROWS
 
 
 MANY = min(ROWS, 9_000)
@@ -392,5 +264,3 @@ def test_an_index_scores_its_candidates_from_the_rows(dtype, queries):
     assert not index.fits(QuantizedRows(*rows), bias)
     rows.codes[0] = 1
     assert not index.fits(rows, bias)
-    again = RowIndex.restored(rows, bias, index.state_dict())
-    np.testing.assert_array_equal(again.top_k(x, 5)[1], index.top_k(x, 5)[1])
