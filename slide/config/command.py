@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -242,7 +242,7 @@ def _run(
     try:
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
-            write_run_model(trainer)
+            write_run_model(trainer, summary)
             if config.report and ranks.group.is_main_process:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
@@ -263,7 +263,7 @@ def _run(
     return summary, str(trainer.folder)
 
 
-def write_run_model(trainer: Trainer) -> None:
+def write_run_model(trainer: Trainer, summary: Mapping[str, Any]) -> None:
     """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
     if (gathered := network.gathered_weights()) is not None:
@@ -286,7 +286,7 @@ def write_run_model(trainer: Trainer) -> None:
     )
     if data.columns is not None:
         model.settings["columns"] = data.columns.settings()
-    write_model(folder, model, weights=weights)
+    write_model(folder, model, weights=weights, summary=summary)
     best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
     checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
     share_files([folder / MODEL_FILE, *best, *checkpoints])

@@ -1,0 +1,148 @@
+"""The model card of a model folder: a README.md for people, and for hubs of models.
+
+Names come from data sets and columns of strangers: they are text, and never Markdown, HTML or YAML.
+"""
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slide.runtime import versions
+from slide.utils.checks import counted, shortened
+from slide.utils.figures import KIND_METRICS
+from slide.utils.files import read_text, write_text
+
+if TYPE_CHECKING:
+    from slide.model.model import Model
+
+CARD = "README.md"
+_MARK = "<!-- Written by slide, again whenever the model is saved: without this line it stays. -->"
+_PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+# What is measured on other rows, by its name in the summary of a run.
+_SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", **KIND_METRICS}
+
+
+def is_card(path: Path) -> bool:
+    """Whether a file is a card that `write_card` has written, and may write again."""
+    try:
+        return path.name == CARD and not path.is_symlink() and _MARK in read_text(path)
+    except (OSError, ValueError):
+        return False
+
+
+def write_card(folder: Path, model: "Model", dtype: str, summary: Mapping[str, Any] | None) -> None:
+    """Write the card of a model into its folder, unless something else is there.
+
+    Args:
+        summary: of the run that trained the model, as in ``summary.json``; None: it is unknown.
+    """
+    path = folder / CARD
+    if is_card(path) or not (path.is_symlink() or path.exists()):
+        write_text(path, model_card(model, dtype, summary or {}))
+
+
+def model_card(model: "Model", dtype: str, summary: Mapping[str, Any]) -> str:
+    """The text of the card."""
+    name = shortened(model.name) or "model"
+    scores = {head: (key, summary[key]) for head, key in _SCORES.items() if key in summary}
+    columns = model.columns if isinstance(model.settings.get("columns"), dict) else None
+    widths = [layer.out_features for layer in model.network.layers()]
+    rows = {
+        "data set": _escaped(name),
+        "training rows": f"{summary['train_rows']:,}" if "train_rows" in summary else None,
+        "features": f"{model.num_features:,}",
+        "labels": f"{model.num_labels:,}{', with names' if model.label_names else ''}",
+        "columns": None if columns is None else _escaped(shortened(", ".join(columns.names))),
+        "network": f"{' → '.join(f'{each:,}' for each in widths)} outputs, {dtype}",
+        "re-ranker": "yes; scores are probabilities" if model.ranker else "no",
+        **{
+            f"{head}, {_measured_on(summary)}": f"{score:.4f}"
+            for head, (_, score) in scores.items()
+        },
+        "training": _training(summary),
+        "written": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+    }
+    table = [f"| {head} | {cell} |" for head, cell in rows.items() if cell is not None]
+    given = [f"    {word}" for word in _given(model.settings)]
+    settings = ["These differ from the defaults:", "", *given] if given else ["The defaults."]
+    return "\n".join(
+        [
+            *_front_matter(model, name, scores, _measured_on(summary)),
+            *("", _MARK, "", f"# {_escaped(name)}", ""),
+            f"A network for {counted(model.num_labels, 'label')}, trained with slide.",
+            *("", "| | |", "|---|---|", *table, "", "## Settings", "", *settings),
+            *("", "## Use", "", *_usage(model, columns is not None), ""),
+        ]
+    )
+
+
+def _front_matter(
+    model: "Model", name: str, scores: Mapping[str, tuple[str, float]], measured_on: str
+) -> list[str]:
+    """What hubs read, in YAML, of which JSON is a part."""
+    kind = "text" if model.vectorizer else "tabular"
+    front: dict[str, Any] = {
+        "library_name": "slide",
+        "tags": ["slide", "extreme-classification", f"{kind}-classification"],
+    }
+    if scores:
+        metrics = [{"type": key, "name": h, "value": x} for h, (key, x) in scores.items()]
+        result = {
+            "task": {"type": f"{kind}-classification"},
+            "dataset": {"type": name, "name": f"{name}, {measured_on}"},
+            "metrics": metrics,
+        }
+        front["metrics"] = [key for key, _ in scores.values()]
+        front["model-index"] = [{"name": name, "results": [result]}]
+    values = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items())
+    return ["---", *values, "---"]
+
+
+def _measured_on(summary: Mapping[str, Any]) -> str:
+    rows = counted(summary["eval_rows"], "row") if "eval_rows" in summary else "rows"
+    return f"{rows} of the {'test set' if summary.get('evaluated_on') == 'test' else 'holdout'}"
+
+
+def _training(summary: Mapping[str, Any]) -> str | None:
+    if "train_seconds" not in summary:
+        return None
+    return (
+        f"{counted(summary['steps'], 'step')} in {summary['train_seconds']:,.0f} s, "
+        f"{summary['peak_rss_mb']:,} MiB of memory at most"
+    )
+
+
+def _given(settings: Mapping[str, Any]) -> list[str]:
+    """The settings that were given, as they were typed, without folders of the machine."""
+    for group, name in (("command", "words"), ("classifier", "changed")):
+        found = settings.get(group)
+        words = found.get(name) if isinstance(found, dict) else None
+        if isinstance(words, list):
+            return [shortened(word) for word in words if not re.search(r"[/\\]", str(word))]
+    return []
+
+
+def _usage(model: "Model", of_table: bool) -> list[str]:
+    rows = f"rows: a matrix of NumPy or SciPy with {counted(model.num_features, 'column')}"
+    if of_table:
+        rows = "rows: a frame, or a list of dicts, with the columns above"
+    elif model.vectorizer is not None:
+        rows = "rows: a list of texts"
+    return [
+        *("```python", "import slide", ""),
+        'model = slide.load("path/of/this/folder")  # or "hf://owner/name"',
+        f"labels, scores = model.predict(rows, k=5)  # {rows}",
+        "```",
+    ]
+
+
+def _escaped(text: str) -> str:
+    """A text of one line for Markdown, in which no character means more than itself."""
+    return _PUNCTUATION.sub(r"\\\1", text)
