@@ -14,6 +14,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
+from slide.backend import choose_products, described_products
 from slide.config.compose import CONFIG, noted_command, typed_values
 from slide.config.memory import announce_memory
 from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
@@ -338,6 +339,9 @@ def build_trainer(
     check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
+    # The run keeps it: what is resumed rounds as before.
+    products = ranks.group.broadcast(choose_products(config.runtime.products))
+    config.runtime.products = choose_products(products)
     if config.resume is None:
         check_run_dir(config.run_dir)
     if ranks.group.is_main_process:  # To read the data may take hours.
@@ -461,7 +465,10 @@ def _announce_run(config: DictConfig, network: SlideNetwork, folder: Path) -> No
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()
     on_device = "" if device.type == "cpu" else f"; on {device}"
-    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
+    log(
+        f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}; "
+        f"products: {described_products()}{on_device}"
+    )
     if on_device and config.ranker:
         log("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
     log(f"folder    {folder}")

@@ -52,7 +52,7 @@ REPLACEABLE = {
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
-    *("runtime.device", "runtime.timeout"),
+    *("runtime.device", "runtime.timeout", "runtime.products"),
     *("dataset.root", "dataset.cache", "report"),
 }
 # Keys that no comparison of runs needs.
@@ -507,6 +507,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             config[group] = composed[group]
     if "prior_margin" not in config.network:
         config.network.prior_margin = 0.0
+    if "products" not in config.runtime:
+        config.runtime.products = "auto"
     rebuild = OmegaConf.select(config, "sampler.rebuild")
     if isinstance(rebuild, DictConfig) and rebuild.get("growth", 0) is None:
         rebuild.growth = 0.7  # What null meant in slide 0.1.0.
