@@ -36,6 +36,7 @@ ONLY = {
         *("slide.ranking.final_ranker", "slide.estimator"),
         *("slide.data.text_vectorizer", "slide.data.transforms"),
     ),
+    "huggingface_hub": ("slide.model.hub",),
     "safetensors": ("slide.utils.tensor_folder",),
     **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn"), ("slide.serve",)),
     "prometheus_client": ("slide.serve.routes",),

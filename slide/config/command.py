@@ -42,6 +42,7 @@ from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
 from slide.model import Model
+from slide.model.card import SUMMARY, facts_of
 from slide.model.folder import MODEL_FILE, write_model
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import (
@@ -286,7 +287,8 @@ def write_run_model(trainer: Trainer, summary: Mapping[str, Any]) -> None:
     )
     if data.columns is not None:
         model.settings["columns"] = data.columns.settings()
-    write_model(folder, model, weights=weights, summary=summary)
+    model.settings[SUMMARY] = facts_of(summary)
+    write_model(folder, model, weights=weights)
     best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
     checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
     share_files([folder / MODEL_FILE, *best, *checkpoints])

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from slide.model.model import Model
 
 CARD = "README.md"
+# The key of a model's settings with what is known of its run.
+SUMMARY = "summary"
 _MARK = "<!-- Written by slide, again whenever the model is saved: without this line it stays. -->"
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_FACTS = ("train_rows", "eval_rows", "steps", "train_seconds", "peak_rss_mb")
 # What is measured on other rows, by its name in the summary of a run.
 _SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", **KIND_METRICS}
 
@@ -35,19 +38,25 @@ def is_card(path: Path) -> bool:
         return False
 
 
-def write_card(folder: Path, model: "Model", dtype: str, summary: Mapping[str, Any] | None) -> None:
-    """Write the card of a model into its folder, unless something else is there.
-
-    Args:
-        summary: of the run that trained the model, as in ``summary.json``; None: it is unknown.
-    """
+def write_card(folder: Path, model: "Model", dtype: str) -> None:
+    """Write the card of a model into its folder, unless something else is there."""
     path = folder / CARD
     if is_card(path) or not (path.is_symlink() or path.exists()):
-        write_text(path, model_card(model, dtype, summary or {}))
+        write_text(path, model_card(model, dtype))
 
 
-def model_card(model: "Model", dtype: str, summary: Mapping[str, Any]) -> str:
+def facts_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model keeps of the ``summary.json`` of its run, in its ``settings``, for the card."""
+    found = {name: summary.get(name) for name in (*_FACTS, *_SCORES.values())}
+    return {name: each for name, each in found.items() if isinstance(each, int | float)} | {
+        "evaluated_on": "test" if summary.get("evaluated_on") == "test" else "holdout"
+    }
+
+
+def model_card(model: "Model", dtype: str) -> str:
     """The text of the card."""
+    kept = model.settings.get(SUMMARY)
+    summary = facts_of(kept) if isinstance(kept, dict) else {}  # A stranger may have written it.
     name = shortened(model.name) or "model"
     scores = {head: (key, summary[key]) for head, key in _SCORES.items() if key in summary}
     columns = model.columns if isinstance(model.settings.get("columns"), dict) else None
@@ -111,7 +120,7 @@ def _measured_on(summary: Mapping[str, Any]) -> str:
 
 
 def _training(summary: Mapping[str, Any]) -> str | None:
-    if "train_seconds" not in summary:
+    if not summary.keys() >= {"steps", "train_seconds", "peak_rss_mb"}:
         return None
     return (
         f"{counted(summary['steps'], 'step')} in {summary['train_seconds']:,.0f} s, "

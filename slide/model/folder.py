@@ -4,7 +4,7 @@ A network, the index of its sampler and a re-ranker are numbers and tensors ther
 re-ranker are searched as they lie in their file; only the index of FAISS over dense rows is copied.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
+# The files of tensors that a model may have.
+PARTS = ("network", "ranker", "index", "steps", "names", "vectorizer")
 # Models of format 4, of slide 0.1.0, have other names for the numbers and arrays of a re-ranker.
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=4)
 
@@ -81,17 +83,11 @@ def check_target(folder: Path) -> None:
 
 
 def write_model(
-    folder: Path,
-    model: Any,
-    dtype: str = "float32",
-    weights: Written | None = None,
-    summary: Mapping[str, Any] | None = None,
+    folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
 ) -> None:
     """Write a `slide.model.Model` and its card.
 
-    Args:
-        weights: the file that several processes have written.
-        summary: of the run that trained the model, for the card.
+    ``weights``: the file that several processes have written.
     """
     network, ranker = model.network, model.ranker
     layers, own_weights = network_parts(network, dtype)
@@ -129,7 +125,7 @@ def write_model(
     parts = {"index": index, "ranker": tensors, "steps": steps, "names": names}
     files |= {name: part for name, part in parts.items() if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
-    write_card(folder, model, dtype, summary)
+    write_card(folder, model, dtype)
 
 
 def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:
