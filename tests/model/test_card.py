@@ -37,6 +37,12 @@ def test_the_card_of_a_run(tmp_path):
     assert cells["training rows"] == f"{summary['train_rows']:,}"
     assert "    trainer.log_every=2\n" in body
     assert f"{tmp_path}" not in body, "a folder of this machine"
+    model = slide.load(tmp_path / "run")
+    model.save(tmp_path / "copy")
+    assert card_of(tmp_path / "copy")[0] == front
+    model.add_labels(2)
+    model.save(tmp_path / "copy")
+    assert "metrics" not in card_of(tmp_path / "copy")[0], "scores of another model"
 
 
 def test_text_of_strangers_stays_text(tmp_path):

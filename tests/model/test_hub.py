@@ -131,7 +131,7 @@ def test_mistakes_are_sentences(hub, model, monkeypatch):
         slide.load("hf://model")
     with pytest.raises(FileNotFoundError, match="there is no model in"):
         slide.load("hf://me/model")
-    with pytest.raises(OSError, match="hf://me/other: .*404"):
+    with pytest.raises(OSError, match=r"hf://me/other: .*404"):
         slide.load("hf://me/other")
     kept = builtins.__import__
 
