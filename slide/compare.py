@@ -48,7 +48,7 @@ _FACTS = {
     "memory, MiB": "peak_rss_mb",
 }
 # Where a run reads and writes; it differs without making a difference.
-_PATHS = ("run_dir", "resume", "report", "dataset.root", "dataset.cache")
+_PATHS = ("run_dir", "resume", "report", "logger", "dataset.root", "dataset.cache")
 _SEED = "seed"
 # What a run without a key has in its column.
 _UNKNOWN = "-"

@@ -21,6 +21,7 @@ ONLY = {
     ),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
+    **dict.fromkeys(("wandb", "mlflow"), ("slide.training.loggers",)),
     "hydra": ("slide.config",),
     "omegaconf": ("slide.config", "slide.distributed.processes"),
     "requests": ("slide.data.fetching",),

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
 from slide.backend import choose_products, described_products
-from slide.config.compose import CONFIG, noted_command, typed_values
+from slide.config.compose import CONFIG, as_dict, noted_command, typed_values
 from slide.config.memory import announce_memory
 from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
 from slide.data import SparseDataset, transform
@@ -29,6 +29,7 @@ from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.group import Group
+from slide.training.loggers import make_loggers
 from slide.training.loop import start_biases
 from slide.utils import checks, sizes
 from slide.utils.checks import override_key
@@ -158,6 +159,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     ranks.check_settings(config)
     checks.flag("report", config.report)
+    make_loggers(config.logger)
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     if (first := config.schedule.get("redraw_first")) is not None:
         checks.whole("redraw_first", first, 0)
@@ -378,6 +380,8 @@ def build_trainer(
         with open_dict(config):
             noted = OmegaConf.merge(config, noted)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+        for logger in make_loggers(config.logger):
+            trainer.monitor.add(logger, as_dict(config))
         if config.resume is None:
             reranked = trainer.ranker is not None
             trainer.monitor.note_settings(typed_values(swept or words), reranked)
