@@ -25,6 +25,7 @@ CARD = "README.md"
 SUMMARY = "summary"
 _MARK = "<!-- Written by slide, again whenever the model is saved: without this line it stays. -->"
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
+_PLACE = re.compile(r"[/\\]|^(run_dir|resume)=")
 _FACTS = ("train_rows", "eval_rows", "steps", "train_seconds", "peak_rss_mb")
 # What is measured on other rows, by its name in the summary of a run.
 _SCORES = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5", **KIND_METRICS}
@@ -60,14 +61,15 @@ def model_card(model: "Model", dtype: str) -> str:
     name = shortened(model.name) or "model"
     scores = {head: (key, summary[key]) for head, key in _SCORES.items() if key in summary}
     columns = model.columns if isinstance(model.settings.get("columns"), dict) else None
-    widths = [layer.out_features for layer in model.network.layers()]
+    layers = [layer.out_features for layer in model.network.layers()]
+    widths = [model.network.first.in_features, *layers]
     rows = {
         "data set": _escaped(name),
         "training rows": f"{summary['train_rows']:,}" if "train_rows" in summary else None,
         "features": f"{model.num_features:,}",
         "labels": f"{model.num_labels:,}{', with names' if model.label_names else ''}",
         "columns": None if columns is None else _escaped(shortened(", ".join(columns.names))),
-        "network": f"{' → '.join(f'{each:,}' for each in widths)} outputs, {dtype}",
+        "network": f"{' → '.join(f'{each:,}' for each in widths)}, {dtype}",
         "re-ranker": "yes; scores are probabilities" if model.ranker else "no",
         **{
             f"{head}, {_measured_on(summary)}": f"{score:.4f}"
@@ -129,12 +131,12 @@ def _training(summary: Mapping[str, Any]) -> str | None:
 
 
 def _given(settings: Mapping[str, Any]) -> list[str]:
-    """The settings that were given, as they were typed, without folders of the machine."""
+    """The settings that were given, as they were typed, without places on the machine."""
     for group, name in (("command", "words"), ("classifier", "changed")):
         found = settings.get(group)
         words = found.get(name) if isinstance(found, dict) else None
         if isinstance(words, list):
-            return [shortened(word) for word in words if not re.search(r"[/\\]", str(word))]
+            return [shortened(word) for word in words if not _PLACE.search(str(word))]
     return []
 
 
