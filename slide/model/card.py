@@ -64,13 +64,13 @@ def model_card(model: "Model", dtype: str) -> str:
     layers = [layer.out_features for layer in model.network.layers()]
     widths = [model.network.first.in_features, *layers]
     rows = {
-        "data set": _escaped(name),
+        "data set": None if "classifier" in model.settings else _escaped(name),
         "training rows": f"{summary['train_rows']:,}" if "train_rows" in summary else None,
         "features": f"{model.num_features:,}",
         "labels": f"{model.num_labels:,}{', with names' if model.label_names else ''}",
         "columns": None if columns is None else _escaped(shortened(", ".join(columns.names))),
         "network": f"{' → '.join(f'{each:,}' for each in widths)}, {dtype}",
-        "re-ranker": "yes; scores are probabilities" if model.ranker else "no",
+        "re-ranker": "yes; scores are probabilities" if model.ranker is not None else "no",
         **{
             f"{head}, {_measured_on(summary)}": f"{score:.4f}"
             for head, (_, score) in scores.items()
@@ -98,7 +98,7 @@ def _front_matter(
     model: "Model", name: str, scores: Mapping[str, tuple[str, float]], measured_on: str
 ) -> list[str]:
     """What hubs read, in YAML, of which JSON is a part."""
-    kind = "text" if model.vectorizer else "tabular"
+    kind = "tabular" if model.vectorizer is None else "text"
     front: dict[str, Any] = {
         "library_name": "slide",
         "tags": ["slide", "extreme-classification", f"{kind}-classification"],
