@@ -21,6 +21,7 @@ from slide.utils.files import (
     alone_in,
     beside,
     json_digest,
+    open_bytes,
     pieces,
     read_text,
     side_by_side,
@@ -268,7 +269,7 @@ def _check_size(kind: FolderKind, path: Path, size: int) -> None:
 
 def _hash_file(path: Path) -> str:
     found = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_bytes(path) as file:
         for piece in pieces(file):
             found.update(piece)
     return found.hexdigest()

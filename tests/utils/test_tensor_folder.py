@@ -17,7 +17,7 @@ import slide
 from slide import FullSampler, Model, SlideNetwork
 from slide.model.folder import read_model_folder
 from slide.utils import tensor_folder
-from slide.utils.files import pieces
+from slide.utils.files import open_bytes, pieces
 from slide.utils.tensor_folder import (
     FolderKind,
     check_files,
@@ -171,7 +171,7 @@ def test_a_changed_byte(folder, name, position):
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs Linux")
 def test_a_disk_that_does_not_give_a_file_is_told_with_its_name():
     with (
-        Path("/proc/self/mem").open("rb", buffering=0) as file,
+        open_bytes(Path("/proc/self/mem")) as file,
         pytest.raises(OSError, match=r"Input/output error: '/proc/self/mem'"),
     ):
         list(pieces(file))
