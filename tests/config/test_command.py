@@ -165,6 +165,22 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
 
 
+def test_jobs_of_a_sweep_that_differ_in_seed_alone_are_one_line():
+    sweep = command.Sweep(["seed=1,2", "loss=bce,softmax"])
+    for loss, seed, score in (("bce", 1, 0.5), ("bce", 2, 0.25), ("softmax", 1, 0.125)):
+        words = [f"seed={seed}", f"loss={loss}"]
+        summary = {"p_at_1": score, "p_at_3": 0, "train_seconds": 2.0}
+        sweep.outcomes.append(command.Outcome(words, summary, f"runs/{loss} {seed}"))
+    sweep.outcomes.append(command.Outcome(["seed=2", "loss=softmax"], None, "error: no space"))
+    lines = [re.split("  +", line) for line in sweep.table().splitlines()]
+    assert lines == [
+        ["seed", "loss", "P@1", "seconds", "folder"],
+        ["1, 2", "bce", "0.3750 ± 0.1768", "2.0", "runs/bce 1 and 1 other seed"],
+        ["1", "softmax", "0.1250", "2.0", "runs/softmax 1"],
+        ["2", "softmax", "error: no space"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("launcher", "key"), [([], "hash.K"), (["hydra/launcher=basic"], "optimizer.lr")]
 )
