@@ -57,7 +57,7 @@ _PRECISIONS = {
 _SELECTION = {
     "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
     "outputs looked up, of a set": ("selection/candidates",),
-    "share of the rows looked at": ("look_up/rows_seen_share",),
+    "share of the rows read": ("look_up/rows_seen_share",),
 }
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {

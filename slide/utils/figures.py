@@ -19,7 +19,7 @@ SELECTION_COLUMNS = {
     "looked up": "candidates",
     "recall": "recall_at_10",
     "by chance": "chance_recall_at_10",
-    "rows looked at": "rows_seen_share",
+    "rows read": "rows_seen_share",
     "directions": "directions",
     "tables": "num_tables",
     "K": "hashes_per_table",

@@ -145,7 +145,7 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
         f"optimizer.lr={r}" for r in RATES
     ]
     assert lines[2].split()[:5] == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds"]
-    columns = "looked up  recall  by chance  rows looked at  directions  tables  K  rebuilds"
+    columns = "looked up  recall  by chance  rows read  directions  tables  K  rebuilds"
     assert f" {columns} " in lines[2]
     assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
