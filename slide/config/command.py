@@ -384,13 +384,16 @@ class Sweep:
     def run(self, runs: Sequence[list[str]]) -> None:
         """Run the jobs one after the other."""
         try:
-            for number, overrides in enumerate(runs, 1):
-                words = self._words_of(overrides)
-                job = partial(_compose_and_run, overrides, words)
-                self.outcomes.append(_outcome_of(number, words, job))
-        except Interrupted:
+            with raised_terminations():  # Also between two jobs.
+                for number, overrides in enumerate(runs, 1):
+                    words = self._words_of(overrides)
+                    job = partial(_compose_and_run, overrides, words)
+                    self.outcomes.append(_outcome_of(number, words, job))
+        except (Interrupted, KeyboardInterrupt) as error:
             if self.outcomes:
                 show(self.table())
+            if isinstance(error, KeyboardInterrupt):
+                _stop("interrupted", error)
             raise
 
     def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:

@@ -235,6 +235,20 @@ def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("interrupts_raise")
+def test_a_signal_between_two_jobs_ends_a_sweep_with_its_table(monkeypatch, capsys):
+    jobs = iter([({"p_at_1": 0.5}, "runs/1"), None])
+
+    def run(*_):
+        return next(jobs) or signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(command, "_compose_and_run", run)
+    with pytest.raises(SystemExit) as ended:
+        command.Sweep(["seed=1,2"]).run([["seed=1"], ["seed=2"]])
+    assert ended.value.code == 143
+    assert "0.5000" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("interrupts_raise")
 @pytest.mark.parametrize(
     ("place", "said"),
     [
