@@ -184,10 +184,7 @@ def test_the_line_leaves_out_what_is_not_known():
     said = "1,024 outputs each; recall of the ten best 0.250 (by chance 0.100)"
     assert selection_line(summary) == said
     summary |= {"rebuilds": 3, "rebuild_seconds": 1.25, "rows_seen_share": 0.0312}
-    assert (
-        selection_line(summary)
-        == f"{said}; 3.1% of the rows read; 3 rebuilds and upkeep 1.2 s"
-    )
+    assert selection_line(summary) == f"{said}; 3.1% of the rows read; 3 rebuilds and upkeep 1.2 s"
     sizes = {"directions": 120, "num_tables": 8, "hashes_per_table": 1}
     tables = "120 directions; 8 tables (L); 1 hash in a code (K)"
     assert selection_line({"active_mean": 10.0, **sizes}) == f"10 outputs each; {tables}"
