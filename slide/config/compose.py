@@ -25,9 +25,10 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
+from slide.training import Trainer
 from slide.utils import checks
 from slide.utils.checks import override_key, typed_key
-from slide.utils.files import read_text
+from slide.utils.files import read_text, write_text
 from slide.utils.progress_bar import fail, log
 from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf, flat
@@ -444,7 +445,19 @@ def near_key(key: str, known: Sequence[str]) -> str:
     return near or (f"; {above} has {', '.join(beside)}" if beside else "")
 
 
-def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
+def note_run(
+    trainer: Trainer, config: DictConfig, words: Sequence[str], swept: Sequence[str] = ()
+) -> None:
+    """Write the configuration of a run into its folder, and settings of a new one into its log."""
+    noted = {"resume": None, "run_dir": str(trainer.folder), "command": _command(config, words)}
+    with open_dict(config):
+        noted = OmegaConf.merge(config, noted)
+    write_text(trainer.folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+    if config.resume is None:
+        trainer.monitor.note_settings(_typed_values(swept or words), trainer.ranker is not None)
+
+
+def _typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
     """The values of overrides by key as it was typed, others than scalars as texts.
 
     Left out is where a run reads and writes.
@@ -457,7 +470,7 @@ def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
     }
 
 
-def noted_command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
+def _command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
     """What the folder of a run keeps of its command line: words, and the choice of each group."""
     before = config.get("command") or {"words": [], "choices": {}}
     new = [word for word in words if override_key(word) != "resume"]
@@ -556,7 +569,7 @@ def _saved(path: Path) -> DictConfig:
 
 
 def _check_command(noted: Any) -> None:
-    """Raise ValueError unless it is what `noted_command` returns."""
+    """Raise ValueError unless it is what `_command` returns."""
     found = OmegaConf.to_container(noted) if OmegaConf.is_config(noted) else noted
     words, choices = (found.get(each) if isinstance(found, dict) else None for each in _NOTED)
     if not isinstance(words, list) or not isinstance(choices, dict):

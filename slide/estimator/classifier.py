@@ -21,8 +21,9 @@ from sklearn.utils.validation import (
 )
 
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import build_loss, check_used, put_together
+from slide.config.build import put_together
 from slide.config.compose import as_dict, choose, code_in, plain_errors
+from slide.config.recipe import build_loss, check_settings
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
@@ -411,12 +412,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"settings take keys of {', '.join(_GROUPS)}, not {key}")
             (values if rest else choices)[key] = without_numpy(value)
         config = choose(choices, values)
-        check_used(config, {*values, *choices})
         if self.label_weights is not None and not config.ranker:
             raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
         if config.ranker:
             config.ranker.objective = "p" if self.label_weights is None else "psp"
         config.trainer.recall_every = 0  # Nobody reads the log.
+        with plain_errors(), own_draws(0):
+            check_settings(config, {*values, *choices})
         return config
 
     def _plain(self, name: str) -> Any:
