@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
 import hydra
 import numpy as np
@@ -36,18 +36,11 @@ from slide.config.recipe import open_dataset
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
-from slide.model import Model
-from slide.model.folder import MODEL_FILE, write_model
+from slide.model.run import write_run_model
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint import (
-    CHECKPOINT,
-    find_checkpoints,
-    find_folders,
-    last_checkpoint,
-)
+from slide.training.checkpoint import last_checkpoint
 from slide.training.group import LostProcessError
 from slide.training.selection import selection_line
-from slide.training.stopping import BEST, BEST_NETWORK
 from slide.utils.checks import counted, error_message, typed_key
 from slide.utils.commands import VERSION_LINE
 from slide.utils.figures import (
@@ -63,7 +56,6 @@ from slide.utils.resources import reset_peak_memory
 from slide.utils.run_folders import label_of, resume_word
 from slide.utils.signals import exit_status, raised_terminations
 from slide.utils.sizes import find_conf
-from slide.utils.tensor_folder import share_files, stream_file
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -235,6 +227,7 @@ def _run(
             composed, overrides = ranks.restarted(composed, overrides, note)
             config = resumed(composed, overrides)
             trainer = build_trainer(config, overrides, swept, ranks)
+            main = trainer.is_main_process
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
@@ -242,8 +235,9 @@ def _run(
     try:
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
-            write_run_model(trainer)
-            if config.report and ranks.group.is_main_process:
+            noted = OmegaConf.load(trainer.folder / CONFIG) if main else {}
+            write_run_model(trainer, noted and OmegaConf.to_container(noted))
+            if config.report and main:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
@@ -253,7 +247,7 @@ def _run(
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
-    if ranks.group.is_main_process:
+    if main:
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
@@ -261,35 +255,6 @@ def _run(
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         show("  ".join([*swept, scores, str(trainer.folder)]))
     return summary, str(trainer.folder)
-
-
-def write_run_model(trainer: Trainer) -> None:
-    """Write the trained model into the folder of its run; all processes of the run call this."""
-    network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
-    if (gathered := network.gathered_weights()) is not None:
-        if trainer.is_main_process:
-            (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-            weights = stream_file(folder, "network", *gathered)
-        for _ in gathered.blocks:
-            pass
-    if not trainer.is_main_process:
-        return
-    model = Model(
-        network,
-        trainer.ranker,
-        data.steps,
-        settings=cast(dict, OmegaConf.to_container(OmegaConf.load(folder / CONFIG))),
-        name=data.name,
-        label_names=data.label_names,
-        feature_names=data.feature_names,
-        vectorizer=data.vectorizer,
-    )
-    if data.columns is not None:
-        model.settings["columns"] = data.columns.settings()
-    write_model(folder, model, weights=weights)
-    best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
-    checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
-    share_files([folder / MODEL_FILE, *best, *checkpoints])
 
 
 def write_run_report(trainer: Trainer) -> None:

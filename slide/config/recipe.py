@@ -4,6 +4,7 @@ import copy
 from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
+from slide.config.compose import as_dict
 from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
 from slide.data import SparseDataset, transform
 from slide.data.transforms import StepOptions
@@ -21,8 +23,10 @@ from slide.nn.network import NetworkOptions, SamplerFactory
 from slide.optim import RowSparseAdam
 from slide.sampling import FullSampler
 from slide.sampling.sampler import SamplerOptions
-from slide.training import TrainingOptions
+from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
+from slide.training.group import Group
+from slide.training.loop import start_biases
 from slide.training.lr_schedules import LRSchedule
 from slide.utils import checks, sizes
 
@@ -65,7 +69,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         raise ValueError("dataset.cache must be the path of a folder, not None")
     StepOptions(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
-    return transform(instantiate(_without(config, "dataset", "holdout")), **config.transform)
+    return transform(_built_without("holdout", config.dataset), **config.transform)
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -139,6 +143,15 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
     if kind == "RecentProposer":
         return ("hash", "schedule"), f"no index is built; {other}"
     return ("hash", "schedule.redraw"), f"candidates do not come from hash tables; {other}"
+
+
+def prepare(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> Parts:
+    """Give a run its threads, check its settings and seed its draws; see `check_settings`."""
+    ranks.share_threads(config.runtime.threads)
+    parts = check_settings(config, given, ranks)
+    # Afterwards: the first weights must not depend on what the check draws.
+    runtime.set_deterministic(config.runtime.deterministic, config.seed)
+    return parts
 
 
 def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> Parts:
@@ -260,7 +273,7 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
         [0.01, 0.04]
     """
     groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
-    return instantiate(_without(config, "optimizer", "input_rate"))(groups)
+    return _built_without("input_rate", config.optimizer)(groups)
 
 
 def build_loss(config: DictConfig) -> Any:
@@ -268,11 +281,33 @@ def build_loss(config: DictConfig) -> Any:
     return instantiate(config.loss)
 
 
-def _without(config: DictConfig, group: str, key: str) -> DictConfig:
-    config = config.copy()  # The whole of it, because values may refer to other groups.
-    OmegaConf.set_struct(config, False)
-    config[group].pop(key)
-    return config[group]
+def put_together(
+    config: DictConfig,
+    network: SlideNetwork,
+    optimizer: RowSparseAdam,
+    data: SparseDataset,
+    folder: Path,
+    group: Group | None = None,
+    parts: Parts | None = None,
+) -> Trainer:
+    """A trainer of the parts of a run; a new network gets its first biases."""
+    parts = parts or build_parts(config)
+    trainer = Trainer(
+        *(network, optimizer, parts.loss, data, training_options(config), folder),
+        lr_schedule=parts.lr_schedule,
+        resume=config.resume is not None,
+        ranker=parts.ranker,
+        group=group,
+    )
+    if config.network.prior_bias and trainer.counters.step == 0:
+        labels, margin = trainer.train_split.labels, config.network.prior_margin
+        start_biases(network, trainer.loop.loss, labels, margin)
+    return trainer
+
+
+def _built_without(key: str, group: DictConfig) -> Any:
+    """What a group of settings builds, without one that something else takes."""
+    return instantiate({name: value for name, value in as_dict(group).items() if name != key})
 
 
 def network_options(config: DictConfig) -> NetworkOptions:

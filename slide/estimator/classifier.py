@@ -21,9 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import put_together
 from slide.config.compose import as_dict, choose, code_in, plain_errors
-from slide.config.recipe import build_loss, check_settings
+from slide.config.recipe import build_loss, check_settings, put_together
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
