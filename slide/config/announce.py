@@ -5,6 +5,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from slide import runtime
+from slide.backend import described_products
 from slide.config.memory import announce_memory
 from slide.config.ranks import ALONE, Ranks
 from slide.config.recipe import run_device
@@ -48,7 +49,10 @@ def announce_run(config: DictConfig, network: SlideNetwork, folder: Path) -> Non
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()
     on_device = "" if device.type == "cpu" else f"; on {device}"
-    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
+    log(
+        f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}; "
+        f"products: {described_products()}{on_device}"
+    )
     if on_device and config.ranker:
         log("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
     log(f"folder    {folder}")

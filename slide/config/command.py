@@ -236,7 +236,7 @@ def _run(
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
             noted = OmegaConf.load(trainer.folder / CONFIG) if main else {}
-            write_run_model(trainer, noted and OmegaConf.to_container(noted))
+            write_run_model(trainer, noted and OmegaConf.to_container(noted), summary)
             if config.report and main:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.

@@ -13,6 +13,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from slide import runtime
+from slide.backend import choose_products
 from slide.config.compose import as_dict
 from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
 from slide.data import SparseDataset, transform
@@ -26,6 +27,7 @@ from slide.sampling.sampler import SamplerOptions
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.group import Group
+from slide.training.loggers import make_loggers
 from slide.training.loop import start_biases
 from slide.training.lr_schedules import LRSchedule
 from slide.utils import checks, sizes
@@ -146,11 +148,14 @@ def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
 
 
 def prepare(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> Parts:
-    """Give a run its threads, check its settings and seed its draws; see `check_settings`."""
+    """Threads, draws and products of a run, and its settings, checked; see `check_settings`."""
     ranks.share_threads(config.runtime.threads)
     parts = check_settings(config, given, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
+    # The run keeps it: what is resumed rounds as before.
+    products = ranks.group.broadcast(choose_products(config.runtime.products))
+    config.runtime.products = choose_products(products)
     return parts
 
 
@@ -162,6 +167,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     ranks.check_settings(config)
     checks.flag("report", config.report)
+    make_loggers(config.logger)
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     if (first := config.schedule.get("redraw_first")) is not None:
         checks.whole("redraw_first", first, 0)
