@@ -69,6 +69,7 @@ The keys are the ones that {train} has: {train} --help explains them.
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Scores of rows of all kinds, as a run prints them.
 _PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
+_MODES = (("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc"))
 # Options of Hydra that choose other configurations.
 _WITHOUT_EFFECT = (("--config-dir", "-cd"), ("--config-path", "-cp"), ("--config-name", "-cn"))
 _WITHOUT_EFFECT += (("--experimental-rerun",),)
@@ -137,10 +138,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     usage = f"{_programs()[0]} [-m] [--cfg job] [group=choice ...] [key=value ...]"
     parser = argparse.ArgumentParser(usage=usage, add_help=False)
     parser.add_argument("overrides", nargs="*")
-    for flags in (("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc")):
+    for flags in (*_MODES, ("--hydra-help",), ("--resolve",)):
         parser.add_argument(*flags, action="store_true")
-    for flag in ("--hydra-help", "--resolve"):
-        parser.add_argument(flag, action="store_true")
     for flags in (("--cfg", "-c"), ("--package", "-p"), *_WITHOUT_EFFECT):
         parser.add_argument(*flags)
     parser.add_argument("--info", "-i", nargs="?", const="all")

@@ -1,7 +1,7 @@
 """A configuration as a recipe: null settings filled in, values checked, and the parts built."""
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ _WIDE = 1024
 # What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # Key prefixes without effect where all outputs are computed; and without a proposer.
-_OF_SETS = ("sampler.active", "sampler.mode", "sampler.weighting", "sampler.group_size")
+_OF_SETS = ("sampler.mode", "sampler.weighting", "sampler.group_size")
 _OF_TABLES = ("hash", "schedule", "sampler.candidate_share", "sampler.lookups", "sampler.proposer")
 
 
@@ -111,40 +111,36 @@ def proposer_class(config: DictConfig) -> Any:
 
 def check_used(config: DictConfig, given: Collection[str]) -> None:
     """Raise ValueError for a key that a user set and that nothing will use."""
-    rates = [key for key in given if key.startswith("lr_schedule")]
-    if rates and config.trainer.epochs == "auto":
-        raise ValueError(
-            f"{rates[0]} would have no effect: trainer.epochs=auto chooses the rates; give a "
-            "number of epochs"
-        )
-    unused, why = _unused(config)
-    of_groups = [key for key in given if key in ("sampler.group_size", "sampler.lookups")]
-    if of_groups and config.sampler.mode != "grouped":
-        raise ValueError(f"{of_groups[0]} would have no effect: sampler.mode={config.sampler.mode}")
-    if config.sampler.active in (None, "all"):  # It means the same as sampler=full.
-        given = set(given) - {"sampler.active"}
-    for key in given:
-        if key.startswith(unused):
-            raise ValueError(f"{key} would have no effect: {why}")
+    for unused, why in _unused(config):
+        for key in given:
+            if key.startswith(unused):
+                raise ValueError(f"{key} would have no effect: {why}")
 
 
-def _unused(config: DictConfig) -> tuple[tuple[str, ...], str]:
+def _unused(config: DictConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Prefixes of keys that nothing uses, and why."""
     sampler, other = config.sampler, "choose sampler=lsh"
-    if sampler._target_ == FULL:
-        return (*_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"
-    if sampler.active == "all":
+    proposer = sampler.get("proposer")
+    if config.trainer.epochs == "auto":
+        yield ("lr_schedule",), "trainer.epochs=auto chooses the rates; give a number of epochs"
+    if sampler.mode != "grouped":
+        yield ("sampler.group_size", "sampler.lookups"), f"sampler.mode={sampler.mode}"
+    if sampler._target_ == FULL:  # With sampler.active=all it means the same.
+        size = () if sampler.active in (None, "all") else ("sampler.active",)
+        yield (*size, *_OF_SETS, *_OF_TABLES), f"all outputs are computed; {other}"
+    elif sampler.active == "all":
         why = "sampler.active=all computes all outputs; give it a number"
-        return (*_OF_SETS, *_OF_TABLES), why
-    if sampler.get("proposer") is None:
-        return _OF_TABLES, f"outputs are drawn uniformly; {other}"
-    kind = sampler.proposer._target_.rpartition(".")[2]
-    if kind == "LSHProposer":
-        return ("schedule.redraw",), "each rebuild draws new hash functions"
-    if kind == "PublishedLSHProposer":
-        return ("hash.probes",), f"the published method has nothing of it; {other}"
-    if kind == "RecentProposer":
-        return ("hash", "schedule"), f"no index is built; {other}"
-    return ("hash", "schedule.redraw"), f"candidates do not come from hash tables; {other}"
+        yield (*_OF_SETS, *_OF_TABLES), why
+    elif proposer is None:
+        yield _OF_TABLES, f"outputs are drawn uniformly; {other}"
+    elif proposer._target_.endswith(".LSHProposer"):
+        yield ("schedule.redraw",), "each rebuild draws new hash functions"
+    elif proposer._target_.endswith(".PublishedLSHProposer"):
+        yield ("hash.probes",), f"the published method has nothing of it; {other}"
+    elif proposer._target_.endswith(".RecentProposer"):
+        yield ("hash", "schedule"), f"no index is built; {other}"
+    else:
+        yield ("hash", "schedule.redraw"), f"candidates do not come from hash tables; {other}"
 
 
 def prepare(config: DictConfig, given: Collection[str] = (), ranks: Ranks = ALONE) -> Parts:
@@ -183,8 +179,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_search(network.output.sampler, training_options(config).evaluation)
     parts = build_parts(config)
     parts.lr_schedule(build_optimizer(config, network), 1)
-    device = run_device(config)
-    key, told = "", ""
+    key, told, device = "", "", run_device(config)
     if getattr(proposer_class(config), "cpu_only", False):
         key, told = config.sampler.proposer._target_, "sampler=lsh, sketch, recent or uniform"
     elif config.trainer.evaluation == "index":
