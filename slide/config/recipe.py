@@ -1,6 +1,5 @@
 """A configuration as a recipe: null settings filled in, values checked, and the parts built."""
 
-import copy
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from functools import partial
@@ -200,8 +199,8 @@ def build_samplers(config: DictConfig) -> tuple[SamplerFactory, list[SamplerFact
     active = network_options(config).hidden_active
     sampler, proposer = partial(FullSampler), None
     if config.sampler.active != "all":
-        config, proposer = copy.deepcopy(config), proposer_class(config)
-        sampler = _plain_partials(instantiate(config.sampler))
+        proposer = proposer_class(config)
+        sampler = _plain_partials(instantiate(as_dict(config.sampler)))
     # Neurons of hidden layers are no labels, and the inputs of the first layer are sparse.
     fits = sampler.func is not FullSampler and not getattr(proposer, "needs_labels", False)
     factories: list[SamplerFactory | None] = []
