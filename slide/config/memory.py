@@ -44,7 +44,10 @@ def memory_needs(
     weights = _num_weights(config, data, processes)
     states = features + 2 * sum(widths) - widths[0]  # Rows of weights; each bias is one.
     first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
-    moments = first * weights + (states if optimizer.get("rowwise", False) else weights)
+    inputs = features * widths[0]  # Weights of the first layer.
+    second = states - features if optimizer.get("rowwise", False) else weights - inputs
+    second += features if optimizer.get("input_rowwise", False) else inputs
+    moments = first * weights + second
     always = {
         "weights": 4 * weights,
         "moments": 4 * (moments + optimizer.get("correct_skipped", False) * states),

@@ -33,6 +33,8 @@ from slide.utils import checks, sizes
 
 # Settings are tried on layers of at most this width, unless bins of coordinates need more.
 _WIDE = 1024
+# Keys of the first layer, and the option of its parameter group that each sets.
+_OF_INPUT = {"input_betas": "betas", "input_rowwise": "rowwise"}
 # What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # Key prefixes without effect where all outputs are computed; and without a proposer.
@@ -70,7 +72,7 @@ def open_dataset(config: DictConfig) -> SparseDataset:
         raise ValueError("dataset.cache must be the path of a folder, not None")
     StepOptions(**config.transform)  # This comes first, because reading may take hours.
     # The trainer makes the holdout.
-    return transform(_built_without("holdout", config.dataset), **config.transform)
+    return transform(_built_without(config.dataset, "holdout"), **config.transform)
 
 
 def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
@@ -90,6 +92,9 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         sampler.active = "all"
     if sampler.active is None:
         sampler.active = sizes.active_outputs(num_labels, sampler.mode)
+    if config.optimizer.get("input_betas", ()) is None:
+        betas, batch = config.optimizer.betas, trainer.batch_size
+        config.optimizer.input_betas = sizes.input_betas(betas, num_rows, batch)
     if network.hidden is None:
         network.hidden = [sizes.hidden_width(num_labels)]
     if trainer.evaluation is None:
@@ -272,8 +277,13 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.01, 0.04]
     """
-    groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
-    return _built_without("input_rate", config.optimizer)(groups)
+    optimizer = config.optimizer
+    own = {name: optimizer.get(key) for key, name in _OF_INPUT.items()}  # Others may have none.
+    own = {name: value for name, value in own.items() if value is not None}
+    if "betas" in own:
+        own["betas"] = tuple(own["betas"])
+    groups = network.parameter_groups(optimizer.lr, optimizer.input_rate, **own)
+    return _built_without(optimizer, "input_rate", *_OF_INPUT)(groups)
 
 
 def build_loss(config: DictConfig) -> Any:
@@ -305,9 +315,9 @@ def put_together(
     return trainer
 
 
-def _built_without(key: str, group: DictConfig) -> Any:
-    """What a group of settings builds, without one that something else takes."""
-    return instantiate({name: value for name, value in as_dict(group).items() if name != key})
+def _built_without(group: DictConfig, *keys: str) -> Any:
+    """What a group of settings builds, without the keys that something else takes."""
+    return instantiate({name: v for name, v in as_dict(group).items() if name not in keys})
 
 
 def network_options(config: DictConfig) -> NetworkOptions:

@@ -73,6 +73,28 @@ def active_outputs(num_labels: int, mode: str) -> int:
     return min(max(num_labels // 4, 64), _MOST_ACTIVE[mode])
 
 
+def input_betas(betas: Sequence[Any], num_rows: int, batch_size: Any) -> list[Any]:
+    """Decays of the moments of the first layer: the second averages over the steps of an epoch.
+
+    Most features occur in few steps, so a shorter average forgets their gradients. What is
+    impossible stays as it is, to be refused.
+
+    Example:
+        >>> from slide.utils.sizes import input_betas
+        >>> input_betas([0.0, 0.99], num_rows=512_000, batch_size=512)
+        [0.0, 0.999]
+        >>> input_betas([0.0, 0.99], num_rows=5000, batch_size=100)
+        [0.0, 0.99]
+    """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        return list(betas)
+    longest = 1 - batch_size / max(num_rows, batch_size)
+    return [
+        max(decay, longest) if i == 1 and isinstance(decay, float) else decay
+        for i, decay in enumerate(betas)
+    ]
+
+
 def hidden_width(num_labels: int) -> int:
     """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain."""
     checks.whole("num_labels", num_labels, 1)
