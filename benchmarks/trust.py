@@ -268,8 +268,8 @@ FUNCTIONS = {
     "evaluation": "slide.training.trainer:predict_split",
     "final ranker": "slide.ranking.final_ranker:FinalRanker.fit",
     "summary": "slide.training.trainer:write_summary",
-    "model": "slide.config.command:write_model",
-    "report": "slide.config.command:write_report",
+    "model": "slide.model.run:write_model",
+    "report": "slide.report:write_report",
 }
 # Calls of it before the one that is stopped.
 BEFORE = {"steps": 10, "checkpoint writing": 5}

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,12 @@ def test_packages_have_one_importer():
         importers = {m for m, found in IMPORTS.items() if any(within(i, [package]) for i in found)}
         assert {m for m in importers if not within(m, owners)} == set(), package
         assert importers or not owners, f"nobody imports {package}: the test looks elsewhere"
+
+
+def test_no_private_module_of_a_package_is_imported():
+    """It may change with any version."""
+    found = {(m, other) for m in MODULES for other in IMPORTS[m] if re.search(r"\b_(?!_)", other)}
+    assert found == set()
 
 
 @pytest.mark.parametrize("word", ["njit", "fastmath"])

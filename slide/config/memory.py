@@ -6,7 +6,7 @@ Neither mapped files, which the system can drop, nor compilers of a first run co
 from dataclasses import replace
 from itertools import pairwise
 
-from hydra.utils import get_object, instantiate
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
 from slide import runtime
@@ -29,10 +29,13 @@ ENTRY = 8  # Bytes of an entry of a sparse matrix: its column and its value.
 
 
 def memory_needs(
-    config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE
+    config: DictConfig,
+    data: SparseDataset,
+    ranker: Reranker | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, dict[str, int]]:
     """The bytes of each part of a process, in training (``training``) and in what follows it."""
-    processes, trainer, ranker = ranks.group.size, config.trainer, config.ranker
+    processes, trainer = ranks.group.size, config.trainer
     sampler, optimizer, hidden = config.sampler, config.optimizer, config.network.hidden
     features, *widths = _widths(config, data, processes)
     split, labels = data.train, widths[-1]
@@ -85,8 +88,7 @@ def memory_needs(
         ending["index for prediction"] = labels * (widths[-2] + 24) + lists
     if ranker and ranks.group.is_main_process:
         kind = kind_of(split) if trainer.kind == "auto" else trainer.kind
-        reranker: Reranker = instantiate(ranker)
-        ending["re-ranker"] = reranker.bytes_needed(split, kind)
+        ending["re-ranker"] = ranker.bytes_needed(split, kind)
         ending["libraries"] += LIBRARIES_OF_RANKER
     return {"training": training, "ending": ending}
 
@@ -102,7 +104,12 @@ def _num_weights(config: DictConfig, data: SparseDataset, processes: int) -> int
     return sum(a * b for a, b in pairwise(widths)) + sum(widths[1:])
 
 
-def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) -> None:
+def announce_memory(
+    config: DictConfig,
+    data: SparseDataset,
+    ranker: Reranker | None = None,
+    ranks: Ranks = ALONE,
+) -> None:
     """Say how much memory the run needs and what is free; ValueError if not even weights fit."""
     held, free, group = resident_memory(), free_memory(), ranks.group
     hidden, beside = list(config.network.hidden), ranks.info.local_size - 1
@@ -116,22 +123,22 @@ def announce_memory(config: DictConfig, data: SparseDataset, ranks: Ranks = ALON
         )
     kind = kind_of(data.train) if config.trainer.kind == "auto" else config.trainer.kind
     data = replace(data, train=replace(data.train, kind=kind))  # Its rows are counted once.
-    phases = memory_needs(config, data, ranks)
-    ranker = phases["ending"]["re-ranker"]
+    phases = memory_needs(config, data, ranker, ranks)
+    reranking = phases["ending"]["re-ranker"]
     sums = {name: sum(phase.values()) for name, phase in phases.items()}
     parts = phases[max(sums, key=lambda name: sums[name])]
-    alone = sums["ending"] - ranker - phases["ending"]["libraries"] + LIBRARIES
+    alone = sums["ending"] - reranking - phases["ending"]["libraries"] + LIBRARIES
     others, needed = max(sums["training"], alone), sum(parts.values()) + held
     said = f"needs about {in_gib(needed)}"
     if group.size > 1:
         said = f"each process needs about {in_gib(others + held)}"
-        said += f", and the first one {in_gib(needed)} for the re-ranker" if ranker else ""
+        said += f", and the first one {in_gib(needed)} for the re-ranker" if reranking else ""
     if free is None:
         return log(f"memory    {said}")
     # What this process holds is not free, but it is part of what it needs.
     there = max(free // (beside + 1), free - beside * others) + held
     said += f", {in_gib(there)} are free" + (" for it" if group.size > 1 else "")
-    smaller = ranker and instantiate(config.ranker).smaller(data.train, kind)
+    smaller = ranker and reranking and ranker.smaller(data.train, kind)
     advice = {
         "weights": f"network.hidden={narrower}",
         "moments": "" if config.optimizer.get("rowwise", True) else "optimizer.rowwise=true",

@@ -20,13 +20,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import slide
 from slide.config import build_trainer, command
-from slide.config.build import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
 from slide.sampling import ActiveSampler, LSHProposer, SketchProposer, never
 from slide.training.evaluation import precision_at_k
 from slide.training.loop import TrainingLoop
-from slide.utils.run_folders import RUN_LOCK, release_folder
+from slide.utils.run_folders import LABEL_LENGTH, RUN_LOCK, label_of, release_folder
 
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),

@@ -12,10 +12,11 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.config import build, build_network, build_optimizer
+from slide.config import build_network, build_optimizer, fill_in, open_dataset
 from slide.config import memory as needs
 from slide.config.compose import user_errors
 from slide.config.ranks import RankInfo, Ranks
+from slide.config.recipe import build_parts
 from slide.data import Batches, Split, validation_split
 from slide.data.validation import divide
 from slide.nn import ActiveLoss
@@ -147,8 +148,8 @@ def test_a_batch_has_no_more_than_all_rows(tmp_path):
 
 def opened(folder, *words):
     config = job.compose(*job.tiny(folder, *words))
-    data = build.open_dataset(config)
-    build.fill_in(config, len(data.train), data.num_labels)
+    data = open_dataset(config)
+    fill_in(config, len(data.train), data.num_labels)
     return config, data
 
 
@@ -183,12 +184,13 @@ def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
         Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(size=2, is_main_process=r == 0))
         for r in range(2)
     ]  # type: ignore[arg-type]
-    first, other = (needs.memory_needs(config, data, each) for each in ranks)
+    ranker = build_parts(config).ranker
+    first, other = (needs.memory_needs(config, data, ranker, each) for each in ranks)
     assert first["training"] == other["training"]
-    alone = needs.memory_needs(config, data)["ending"]["re-ranker"]
+    alone = needs.memory_needs(config, data, ranker)["ending"]["re-ranker"]
     assert first["ending"]["re-ranker"] == alone > 0 == other["ending"]["re-ranker"]
     free(3 << 30)
-    needs.announce_memory(config, data, ranks[0])
+    needs.announce_memory(config, data, ranker, ranks[0])
     numbers = re.fullmatch(
         r"memory    each process needs about (\d+) MiB, and the first one (\d+) MiB for the "
         r"re-ranker, (.*) GiB are free for it",
