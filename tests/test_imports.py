@@ -59,7 +59,7 @@ LAZY = {
 # What a small run without a re-ranker and a report must not import.
 UNUSED = ("sklearn", "matplotlib", *(f"slide.{wing}" for wing in WINGS))
 # Commands, which stand above all rooms.
-ENTRIES = {f"slide.{room}.__main__" for room in ("check", "data", "predict", "serve")}
+ENTRIES = {f"slide.{room}.__main__" for room in ("data", "predict", "serve")}
 
 
 def find_modules():

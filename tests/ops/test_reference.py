@@ -1,16 +1,18 @@
 """Kernels and their references in torch, on equal inputs."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
 from helpers.grids import pairs
 from helpers.matrices import make_pattern
+from helpers.operations import COMPARISONS, equal, near, random_csr
 
 from slide import ops
 from slide.active_set import ActiveSet, transpose
 from slide.backend import backend
-from slide.check.self_test import SELF_TESTS, equal, near, random_csr
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops.active_sets import count_distinct, torch_assemble
@@ -280,7 +282,7 @@ def _item_factors(rng):
         near("factors of a row", found[b], torch.linalg.solve(matrix, own.sum(0)), 1e-3)
 
 
-TESTS = SELF_TESTS | {
+TESTS = COMPARISONS | {
     "counts of ids": _counts,
     "entries of rows": _entries,
     "candidates and features": _relations,
@@ -297,3 +299,31 @@ def test_kernels_equal_their_references_and_formulas(name):
     torch.manual_seed(1)
     for _ in range(3):
         TESTS[name](rng)
+
+
+@pytest.mark.kernels_only
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ops.OPERATIONS)
+def test_wrong_operations_are_noticed(monkeypatch, name):
+    operation = ops.OPERATIONS[name]
+    whole = operation.kernel
+
+    @functools.wraps(whole)
+    def wrong(*args, **kwargs):
+        found = whole(*args, **kwargs)
+        first = found[1] if isinstance(found, tuple) else found
+        if first is None:  # It has written into its first argument.
+            first = args[0]
+        first += np.asarray(first[:0]).dtype.type(1)
+        return found
+
+    monkeypatch.setattr(operation, "kernel", wrong)
+    assert any(_fails(compare) for compare in COMPARISONS.values())
+
+
+def _fails(compare):
+    try:
+        compare(np.random.default_rng(0))
+    except Exception:  # Of what a wrong value does, an error of a later step is one.
+        return True
+    return False
