@@ -16,8 +16,8 @@ ONLY = {
     "numba": ("slide.ops.compile", "slide.ops.vectors", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
     "faiss": (
-        *("slide.ranking.scorers.neighbours", "slide.sampling.faiss"),
-        "slide.search.faiss_bytes",
+        "slide.ranking.scorers.neighbours",
+        "slide.sampling.faiss",
     ),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
