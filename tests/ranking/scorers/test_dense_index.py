@@ -36,7 +36,8 @@ def saved(case):
 
 
 def opened(case, arrays):
-    return DenseSearch.restored(Stored({}, arrays), WIDTH, SIZES[case])
+    stored = Stored({}, {f"neighbours.{name}": each for name, each in arrays.items()})
+    return DenseSearch.restored(stored.part("neighbours", {}), WIDTH, SIZES[case])
 
 
 def as_bytes(arrays, index: Any):
