@@ -26,7 +26,7 @@ from slide.ranking.base_scorer import (
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
 from slide.ranking.scorers import SCORERS
-from slide.ranking.scorers.linear import LinearClassifiers, counts_items
+from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import release_freed_memory
 from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
@@ -275,11 +275,6 @@ class EnsembleRanker:
         candidates = sum(each.proposed for each in scorers)
         negatives = cast(LinearClassifiers, self.all_scorers["linear"]).negatives
         return memory.bytes_needed(split, kind, candidates, negatives)
-
-    def smaller(self, split: Split, kind: str) -> str:
-        """The settings with which it takes less memory, for a sentence; ``""``: none."""
-        regressions = counts_items(kind, split.weights is not None)
-        return "" if regressions else "a smaller ranker.negatives"
 
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All numbers, as JSON can hold them, and all arrays, by name."""

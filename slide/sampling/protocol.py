@@ -125,7 +125,6 @@ class Proposer:
         needs_labels: whether it finds candidates by way of labels. Then it serves the training of a
             layer with labels, and neither prediction nor hidden layers.
         cpu_only: whether weights must be on the CPU.
-        holds_vectors: whether the index has a vector for each output, which needs memory.
         has_index: whether there is what a search needs, after a state was loaded.
         filled: number of ids of the last `propose` that were not found but drawn at random.
 
@@ -146,7 +145,6 @@ class Proposer:
     sparse_inputs: bool = True
     needs_labels: bool = False
     cpu_only: bool = False
-    holds_vectors: bool = False
     has_index: bool = True
     filled: int = 0
 
