@@ -28,9 +28,7 @@ KEEP = "known labels are answers, too"
 UNASKED = "no answers to similar questions"
 # Base scorers of some kinds of rows, by variant.
 LEFT_OUT = {
-    "no conjunctions": "conjunctions",
     "no tree of labels": "label_tree",
-    "no factors of items": "item_factors",
     "no similarity of items": "item_similarity",
 }
 # In a recommender, regressions of items replace the classifiers.

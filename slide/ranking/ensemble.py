@@ -1,6 +1,7 @@
 """The re-ranker: candidates of base scorers, ranked by what all of them say (stacking)."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from slide.ranking.base_scorer import (
     ranking_features,
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
+from slide.ranking.left_out import LEFT_OUT, LeftOut
 from slide.ranking.scorers import SCORERS
 from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import release_freed_memory
@@ -125,6 +127,8 @@ class EnsembleRanker:
             "cooccurrence": {"proposed": associated},
         }
         for name, more in (scorers or {}).items():
+            if name in LEFT_OUT:  # Settings of an earlier version.
+                continue
             checks.one_of("scorers", name, SCORERS)
             options[name] = {**options.get(name, {}), **(more or {})}
         self.all_scorers: dict[str, BaseScorer] = {
@@ -315,6 +319,13 @@ class EnsembleRanker:
                 scorer.restore(own, num_labels, num_features)
             else:  # The model is of a version that did not have it.
                 del ranker.all_scorers[name]
+        if without := [name for name in LEFT_OUT if name in scorers]:
+            ranker.all_scorers |= {name: LeftOut(name) for name in without}
+            warnings.warn(
+                f"the model has base scorers that slide no longer has: {', '.join(without)}. It "
+                "answers without them; train it anew for the best answers",
+                stacklevel=2,
+            )
         ranker.frequency = stored.array("frequency", Expected((num_labels,), "int64", 0))
         ranker.inverse = stored.array("inverse", Expected((num_labels,), "float", 0))
         ranker._lay_out(stored.texts("features"))

@@ -18,7 +18,6 @@ from slide.hashing.families import flip_sets
 from slide.ops.active_sets import count_distinct, torch_assemble
 from slide.ops.base_scorers import relate_candidates
 from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
-from slide.ops.item_factors import solve_factors, sum_products
 from slide.ops.label_clusters import halve_nodes, sum_rows
 from slide.ops.ragged import RowRoom, gather_entries
 from slide.ops.sketches import (
@@ -263,31 +262,11 @@ def _label_clusters(rng):
     equal("halves of a node", halves, {tuple(range(half)), tuple(range(half, _ROWS))})
 
 
-def _item_factors(rng):
-    """The solution of each row's equations, and sums of products."""
-    rows, dense = random_csr(rng, _ROWS, _COLUMNS)
-    other = rng.standard_normal((_COLUMNS, 5)).astype(np.float32)
-    parts = np.empty((4, 5, 5), np.float32)
-    sum_products(other, parts)
-    gram = torch.from_numpy(other).T @ torch.from_numpy(other)
-    near("sums of products", parts.sum(0), gram)
-    penalty, found = rng.random(_ROWS).astype(np.float32) + 1, np.ones((_ROWS, 5), np.float32)
-    solve_factors(
-        *(Pattern(rows.indptr, rows.indices), other, gram.numpy() / 8, penalty, 30),
-        *(np.empty((1, 3, 5), np.float32), found),
-    )
-    for b, has in enumerate(dense != 0):
-        own = torch.from_numpy(other)[has]
-        matrix = gram / 8 + own.T @ own + float(penalty[b]) * torch.eye(5)
-        near("factors of a row", found[b], torch.linalg.solve(matrix, own.sum(0)), 1e-3)
-
-
 TESTS = COMPARISONS | {
     "counts of ids": _counts,
     "entries of rows": _entries,
     "candidates and features": _relations,
     "clusters of labels": _label_clusters,
-    "factors of items": _item_factors,
 }
 
 

@@ -1,6 +1,5 @@
 """What memory is free: of the machine, and of the control groups of this process."""
 
-
 import pytest
 
 from slide.utils import resources
