@@ -6,12 +6,12 @@
 # add -u "$(id -u):$(id -g)".
 FROM python:3.12-slim AS build
 WORKDIR /src
-COPY constraints.txt ./
-RUN python -m venv /opt/slide
+COPY requirements.txt ./
+RUN python -m venv /opt/slide && /opt/slide/bin/pip install --no-cache-dir --require-hashes -r requirements.txt
 COPY pyproject.toml setup.py MANIFEST.in README.md LICENSE ./
 COPY conf conf
 COPY slide slide
-RUN /opt/slide/bin/pip install --no-cache-dir -c constraints.txt '.[serve]'
+RUN /opt/slide/bin/pip install --no-cache-dir --no-deps .
 
 FROM python:3.12-slim
 # OpenMP, which numba's parallel kernels need.

@@ -4,6 +4,8 @@ They run in `.venv`, which CONTRIBUTING.md says how to make. What has to hold be
 stage of `.ci/run`; the other checks take longer, or draw other cases each time.
 """
 
+from pathlib import Path
+
 import nox
 
 nox.options.default_venv_backend = "none"
@@ -92,3 +94,17 @@ def coverage(session):
     session.run(*run, "-m", "kernels", env={"NUMBA_DISABLE_JIT": "1"}, external=True)
     for step in ("combine", "report"):
         session.run(PYTHON, "-m", "coverage", step, external=True)
+
+
+@nox.session
+def requirements(session):
+    """requirements.txt, the versions of constraints.txt with hashes; needs uv."""
+    path = Path("requirements.txt")
+    about = [line for line in path.read_text().splitlines(True) if line.startswith("#")]
+    words = "--extra serve --universal --python-version 3.12 --generate-hashes --no-annotate"
+    words += " --no-header --no-emit-index-url --no-emit-find-links --constraints constraints.txt"
+    session.run(
+        *("uv", "pip", "compile", "pyproject.toml", *words.split(), "--output-file", path),
+        external=True,
+    )
+    path.write_text("".join(about) + path.read_text())

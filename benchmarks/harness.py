@@ -338,11 +338,9 @@ def run_train(*overrides: str, folder: Path | None = None) -> dict[str, Any]:
 
 
 def warm_up() -> None:
-    """A short run, after which no other run on this machine pays for compiling kernels."""
-    with tempfile.TemporaryDirectory() as cache:
-        sizes = ["train_samples=2000", "test_samples=100", "num_labels=4000", f"cache={cache}"]
-        short = "trainer.max_steps=2"
-        run_train("dataset=synthetic", *(f"dataset.{size}" for size in sizes), short)
+    """After it no other run on this machine pays for compiling kernels."""
+    command = [sys.executable, "-m", "slide.config.warm_up"]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
 def trained(overrides: list[str]) -> tuple[Trainer, dict[str, Any]]:

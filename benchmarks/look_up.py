@@ -4,7 +4,8 @@
     python benchmarks/look_up.py --root path/to/data --datasets files --cases "uniform, batch"
     python benchmarks/look_up.py --root path/to/data --datasets debian --sections map
 
-Precision is that of held-out training rows. Writes results/benchmarks/look_up.{json,md,png}.
+Precision is that of held-out training rows. Writes results/benchmarks/look_up.{json,md,png} and
+recall_map.png.
 """
 
 import argparse
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import matplotlib
+
+matplotlib.use("Agg")
 import numpy as np
 import torch
 from harness import (
@@ -33,6 +37,8 @@ from harness import (
     table,
 )
 from hydra.utils import instantiate
+from matplotlib import pyplot
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.training import Trainer
@@ -148,7 +154,7 @@ def page(found: dict[str, Any]) -> str:
             text += f"\n### {name}, one epoch\n\n" + table(set_lines(of(of_groups, dataset=name)))
     mapped = [row for row in rows if row["K"]]
     if mapped:
-        text += harness.prose("look_up", "map")
+        text += harness.prose("look_up", "map") + "\n![recall over K and L](recall_map.png)\n"
         for name in dict.fromkeys(row["dataset"] for row in mapped):
             text += f"\n### {name}\n\n" + table(map_lines(of(mapped, dataset=name)))
     return text + origin(rows)
@@ -201,13 +207,38 @@ def map_lines(rows: list[Row]) -> list[dict[str, object]]:
 
 
 def draw(rows: list[Row], folder: Path) -> None:
+    draw_map([row for row in rows if row["K"]], folder)
+    draw_precision(of(rows, K=0, L=0), folder)
+
+
+def draw_map(rows: list[Row], folder: Path) -> None:
+    """Recall and the share of rows read over K and L, a line for each data set."""
+    names = [name for name in MAP_ON if of(rows, dataset=name)]
+    if not names:
+        return
+    titles = {"recall_at_10": "recall, %", "rows_seen_share": "rows read, %"}
+    figure, axes = pyplot.subplots(
+        len(names), 2, squeeze=False, figsize=(7.4, 3.3 * len(names)), layout="constrained"
+    )
+    for line, name in zip(axes, names, strict=True):
+        for ax, (key, title) in zip(line, titles.items(), strict=True):
+            own = of(rows, dataset=name)
+            cells = [[[r[key] for r in of(own, K=k, L=l)] for l in TABLES] for k in HASHES]
+            means = 100 * np.array([[np.mean(cell or [math.nan]) for cell in row] for row in cells])
+            ax.imshow(means, cmap="Blues", aspect="auto")
+            for (k, l), value in np.ndenumerate(means):
+                dark = value > (np.nanmin(means) + np.nanmax(means)) / 2
+                color = "white" if dark else "black"
+                ax.text(l, k, f"{value:.1f}", ha="center", va="center", color=color)
+            ax.set_xticks(range(len(TABLES)), TABLES)
+            ax.set_yticks(range(len(HASHES)), HASHES)
+            ax.set(title=f"{name}: {title}", xlabel="L, tables", ylabel="K, hashes in a code")
+    figure.savefig(folder / "recall_map.png", dpi=110)
+    pyplot.close(figure)
+
+
+def draw_precision(rows: list[Row], folder: Path) -> None:
     """P@1 and PSP@5 over seconds of training, a column for each data set."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = of(rows, K=0, L=0)
     names = [name for name in DATASETS if of(rows, dataset=name)]
     if not names:
         return
@@ -232,6 +263,9 @@ def draw(rows: list[Row], folder: Path) -> None:
                     style = "--" if "uniform" in case else "-"
                     ax.plot(x, 100 * y, style, marker=".", color=f"C{number}", label=case)
             ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_xlabel("seconds of training")
             ax.set_title(f"{name}, {FIGURES[figure_name]}", fontsize=10)
             ax.grid(alpha=0.3)

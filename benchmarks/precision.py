@@ -168,14 +168,21 @@ def summary(rows: list[Row]) -> str:
         for method, title in TITLES.items():
             own = of(rows, dataset=name, method=method + LEFT_OUT)
             own = own or of(rows, dataset=name, method=method)
-            means = [
-                sum(row[f"p_at_{k}"] for row in own) / max(len(own), 1) * 100 for k in (1, 3, 5)
-            ]
-            seconds = sum(row["train_seconds"] for row in own) / max(len(own), 1)
-            shown = " / ".join(f"{mean:.1f}" for mean in means) + f", {seconds:.0f} s"
-            cells[title] = shown if own else ""
+            cells[title] = summary_cell([(row, "", row["train_seconds"]) for row in own])
+            if method == OURS:
+                alone = [(r, "network_", r["train_seconds"] - r["ranker_seconds"]) for r in own]
+                cells["slide, network alone"] = summary_cell(alone)
         lines.append(cells)
     return table(lines)
+
+
+def summary_cell(scores: list[tuple[Row, str, float]]) -> str:
+    """Means over rows, each with the prefix of the names of its scores and with seconds."""
+    if not scores:
+        return ""
+    means = [np.mean([row[f"{prefix}p_at_{k}"] for row, prefix, _ in scores]) for k in (1, 3, 5)]
+    seconds = np.mean([seconds for *_, seconds in scores])
+    return " / ".join(f"{100 * mean:.1f}" for mean in means) + f", {seconds:.0f} s"
 
 
 def draw(rows: list[Row], folder: Path) -> None:

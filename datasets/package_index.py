@@ -1,4 +1,4 @@
-"""What debian/prepare.py and files/prepare.py share: index files, named columns, XMC files."""
+"""What programs that read an index of apt share: index files, named columns, XMC files."""
 
 import argparse
 import lzma
@@ -24,7 +24,7 @@ from slide.utils import checks
 
 BUILT_FILES = ("train.txt", "test.txt")
 # Share of the rows that become test rows.
-SHARES = {"debian": 0.2, "files": 0.04}
+SHARES = {"debian": 0.2, "files": 0.04, "sources": 0.02}
 WORD = re.compile(r"[^\W_]+")
 # Characters of a bad line that a message shows.
 SHOWN_LINE = 40

@@ -5,9 +5,10 @@ Kernels read the memory of the CPU; on other devices the references of `slide.op
 
 import functools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,11 @@ CPU = torch.device("cpu")
 # Types of numbers that kernels read; bfloat16 is read by the products of torch alone.
 KERNEL_DTYPES = (torch.float32, torch.float64)
 BACKENDS = ("kernels", "torch")
+PRODUCTS = ("auto", "bfloat16", "float32")
+# Samples, outputs and width of the product that is timed, and how often: some 10 ms in all.
+_TIMED_PRODUCT, _TIMED_ROUNDS = (512, 1024, 256), 5
 _VARIABLE = "SLIDE_BACKEND"
-_chosen = {"backend": os.environ.get(_VARIABLE) or "kernels"}
+_chosen = {"backend": os.environ.get(_VARIABLE) or "kernels", "products": "auto"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
 
 
@@ -130,14 +134,74 @@ def check_together(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor 
             )
 
 
-@functools.cache
+class ProductTimes(NamedTuple):
+    """Milliseconds of one matrix product on the CPU, with factors of each type."""
+
+    bfloat16: float
+    float32: float
+
+
+def choose_products(kind: str = "auto") -> str:
+    """Set the type that `has_bfloat16` stands for on the CPU, for this process; returns it.
+
+    ``"auto"`` times one product of each type, once in a process. In deterministic mode, and where
+    the processor has no instructions for bfloat16, it depends on the processor alone.
+    """
+    checks.one_of("products", kind, PRODUCTS)
+    _chosen["products"] = kind
+    return products()
+
+
+def described_products() -> str:
+    """The type of products on the CPU, with the times that chose it where they were measured."""
+    kind = products()
+    if not product_times.cache_info().currsize or torch.are_deterministic_algorithms_enabled():
+        return kind
+    times = product_times()
+    return f"{kind} (bfloat16 {times.bfloat16:.1f} ms, float32 {times.float32:.1f} ms)"
+
+
+def products() -> str:
+    """The type of products on the CPU that may be rounded: ``"bfloat16"`` or ``"float32"``."""
+    return "bfloat16" if has_bfloat16() else "float32"
+
+
 def has_bfloat16(device: torch.device | None = None) -> bool:
     """Whether a device, or the CPU, multiplies bfloat16 matrices faster than float32 ones."""
     if device is not None and device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     if device is not None and device.type != "cpu":
         return False
+    if _chosen["products"] != "auto":
+        return _chosen["products"] == "bfloat16"
+    if not _has_bfloat16_instructions() or torch.are_deterministic_algorithms_enabled():
+        return _has_bfloat16_instructions()
+    times = product_times()
+    return times.bfloat16 < times.float32
+
+
+@functools.cache
+def _has_bfloat16_instructions() -> bool:
     return not instruction_sets().isdisjoint(("avx512_bf16", "amx_bf16"))
+
+
+@functools.cache
+def product_times() -> ProductTimes:
+    """The shortest of several times of a product of a batch and the rows of an active set."""
+    # Not every processor with the instructions gains by them: some Xeons take twice the time.
+    batch, rows, width = _TIMED_PRODUCT
+    least = {}
+    for _ in range(_TIMED_ROUNDS):
+        for dtype in (torch.bfloat16, torch.float32):
+            left, right = (
+                torch.ones(batch, width, dtype=dtype),
+                torch.ones(rows, width, dtype=dtype),
+            )
+            start = time.perf_counter()
+            torch.mm(left, right.T)
+            took = 1000 * (time.perf_counter() - start)
+            least[dtype] = min(took, least.get(dtype, took))
+    return ProductTimes(*least.values())
 
 
 @functools.cache

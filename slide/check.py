@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from slide.backend import has_bfloat16, instruction_sets, uses_reference
+from slide.backend import described_products, instruction_sets, uses_reference
 from slide.ops.random import random_bits
 from slide.runtime import num_threads, versions
 from slide.utils.checks import counted
@@ -25,7 +25,7 @@ def describe_machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "processor": _processor(),
         "instruction sets": ", ".join(sorted(instruction_sets())),
-        "bfloat16 products": "faster than float32" if has_bfloat16() else "not faster than float32",
+        "products": described_products(),
         "threads": f"{num_threads()} of {counted(os.cpu_count() or 1, 'core')}",
         "memory": _memory(),
         "GPUs": ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))),

@@ -1,6 +1,8 @@
 """``slide-compare`` on folders of runs."""
 
+import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +166,33 @@ def test_seeds_of_the_same_settings_are_one_line(seeds, capsys):
     settings(again, [], optimizer={"lr": 0.1}, seed=0)  # Not another seed.
     compare.main([str(again), str(seeds / "lr=0.1,seed=0")])
     assert "other seed" not in capsys.readouterr().out
+
+
+def test_tables_for_other_programs(seeds):
+    """Mean and deviation over seeds; what a spreadsheet or LaTeX would take for code is text."""
+    (seeds / "lr=0.1,seed=2").rename(seeds / "=1+1_#2")
+    (seeds / "lr=0.2,seed=2").rename(seeds / "[a] b\\c")
+    (seeds / "table").mkdir()
+    files = [str(seeds / "table" / each) for each in ("a.csv", "a.tex")]
+    compare.main([str(seeds), "--csv", files[0], "--latex", files[1]])
+    with open(files[0], newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["run"] for line in lines] == [
+        *("'=1+1_#2", "[a] b\\c"),
+        *(f"lr={rate},seed=0 and 1 other seed" for rate in (0.1, 0.2)),
+    ]
+    assert [line["P@1"] for line in lines[:2]] == ["", ""]
+    found = [float(lines[2][key]) for key in ("P@1", "P@1 deviation", "training, s", "steps")]
+    np.testing.assert_allclose(found, [0.105, 0.01 / 2**0.5, 4.5, 3])
+    text = Path(files[1]).read_text().splitlines()
+    assert text[1:4] == [
+        r"\begin{tabular}{lllrrr}",
+        r"\toprule",
+        r"run & seed & optimizer.lr & P@1 & steps & training, s \\",
+    ]
+    assert text[5].startswith(r"=1+1\_\#2 & 2 & 0.1")
+    assert text[6].startswith(r"{[}a] b\textbackslash{}c & 2")
+    assert text[7].endswith(r"& 0.1050 $\pm$ 0.0071 & 3 & 4.5 $\pm$ 2.1 \\")
 
 
 def test_the_plot_has_precision_over_seconds_and_loss_where_it_can_be_compared(seeds):

@@ -66,6 +66,24 @@ def test_every_result_is_on_the_page_of_results_and_in_the_site():
     assert sorted(re.findall(r": (results/\S+\.md)$", site, re.MULTILINE)) == results
 
 
+def test_pages_are_short_and_in_the_site():
+    site = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert len(page.read_text().split()) <= 1500, page
+        assert re.search(rf": {page.name}$", site, re.MULTILINE), page
+
+
+def test_the_gallery_has_every_picture():
+    shown = re.findall(r"!\[[^]]+\]\(([^)]+)\)", (ROOT / "docs/gallery.md").read_text())
+    files = [
+        path
+        for folder, ends in (("docs", ("png", "svg")), ("results", ("png",)))
+        for end in ends
+        for path in (ROOT / folder).rglob(f"*.{end}")
+    ]
+    assert sorted((ROOT / "docs" / name).resolve() for name in shown) == sorted(files)
+
+
 def test_links_lead_somewhere():
     for page in {*GUIDES, *ROOT.glob("*.md")}:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

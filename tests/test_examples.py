@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import job
 from helpers.idx_files import write
 from helpers.serving import serving_model
 
@@ -143,3 +144,12 @@ def test_from_csv(example, tmp_path, capsys):
     with serving_model(slide.load(tmp_path / "model")) as client:
         (answer,) = client.post(json={"rows": [{"text": "a quince"}], "k": 1}).json()["answers"]
     assert answer["labels"] == ["quince"]
+
+
+def test_optuna_search(example, tmp_path, capsys):
+    pytest.importorskip("optuna").logging.set_verbosity(40)
+    words = job.tiny(tmp_path, "trainer.max_steps=2")
+    kept = [word for word in words if not word.startswith(("run_dir", "network.hidden"))]
+    study = example("optuna_search").main(["--trials", "2", *kept])
+    assert f"P@5 {study.best_value:.4f}: optimizer.lr=" in capsys.readouterr().out
+    assert len(list((tmp_path / "results/synthetic").iterdir())) == 2

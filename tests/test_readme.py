@@ -32,21 +32,21 @@ def marked(name, language):
 
 @pytest.mark.compiled_only
 def test_from_matrices_to_answers(tmp_path, capsys, monkeypatch):
-    """The lines as they stand; a program of each, but for the first one."""
+    """The lines as they stand: Python, then the commands."""
     data = job.make_data(tmp_path / "data", train_samples=400)
     x, y = data.train.features, data.train.labels
     X = scipy.sparse.csr_array((x.values, x.indices, x.indptr), (400, 60))
     Y = scipy.sparse.csr_array((np.ones(len(y.indices)), y.indices, y.indptr), (400, 80))
     scipy.sparse.save_npz(tmp_path / "features.npz", X)
     scipy.sparse.save_npz(tmp_path / "labels.npz", Y)
-    fit, shell = marked("fit", "python"), marked("predict", "bash")
-    assert len([line for line in (fit + shell).splitlines() if line]) <= 12
+    fit, shell = marked("first", "python"), marked("predict", "bash")
+    assert [len(text.splitlines()) for text in (fit, shell)] == [3, 3]
     monkeypatch.chdir(tmp_path)
-    comment = fit.splitlines()[-1].partition("# ")[2]
-    names: dict = {}
+    names: dict = {"X": X[:100], "Y": Y[:100], "X_test": X[100:]}
     with job.global_state_put_back():
-        exec(fit + comment, names)
-    precision = float(capsys.readouterr().out)
+        exec(fit, names)
+        exec("model.save('model')", names)
+        precision = names["model"].score(X[100:], Y[100:])
     assert (names["labels"].shape, names["labels"].dtype) == ((300, 3), np.int64)
     predict, serve, ask = shell.splitlines()
     assert predict.startswith("slide-predict ")

@@ -1,6 +1,7 @@
 """Threads, memory, random keys, and views."""
 
 import ast
+import functools
 import os
 import runpy
 import threading
@@ -219,3 +220,48 @@ def test_views_share_memory():
         array_view(tensor.T)
     with pytest.raises(ValueError, match="on meta"):
         array_view(torch.zeros(2, device="meta"))
+
+
+@pytest.fixture
+def processor(monkeypatch):
+    """Sets what a processor is: whether it has instructions for bfloat16, and times of products."""
+    before = backend._chosen["products"]
+    backend._chosen["products"] = "auto"
+
+    def set_to(instructions, bfloat16=1.0, float32=2.0):
+        times = backend.ProductTimes(bfloat16=bfloat16, float32=float32)
+        timed = functools.cache(lambda: times)
+        monkeypatch.setattr(backend, "_has_bfloat16_instructions", lambda: instructions)
+        monkeypatch.setattr(backend, "product_times", timed)
+        return timed.cache_info
+
+    yield set_to
+    backend._chosen["products"] = before
+
+
+def test_the_type_of_products_is_the_faster_one(processor):
+    processor(True, bfloat16=1.0, float32=2.0)
+    assert backend.choose_products() == "bfloat16"
+    assert backend.described_products() == "bfloat16 (bfloat16 1.0 ms, float32 2.0 ms)"
+    processor(True, bfloat16=2.0, float32=1.0)
+    assert backend.choose_products() == "float32"
+    assert backend.choose_products("bfloat16") == "bfloat16"
+    timed = processor(False)
+    assert backend.choose_products("auto") == "float32"
+    assert not timed().currsize
+    with pytest.raises(ValueError, match="products must be one of auto, bfloat16, float32, not 'int8'"):
+        backend.choose_products("int8")
+
+
+def test_the_type_of_products_is_not_timed_in_deterministic_mode(processor):
+    timed = processor(True, bfloat16=2.0, float32=1.0)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert backend.choose_products() == "bfloat16"
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not timed().currsize
+
+
+def test_both_types_of_products_are_timed():
+    assert min(backend.product_times()) > 0

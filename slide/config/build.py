@@ -14,7 +14,8 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from slide import runtime
-from slide.config.compose import CONFIG, noted_command, typed_values
+from slide.backend import choose_products, described_products
+from slide.config.compose import CONFIG, as_dict, noted_command, typed_values
 from slide.config.memory import announce_memory
 from slide.config.ranks import ALONE, Ranks, find_rank_device, find_rank_info
 from slide.data import SparseDataset, transform
@@ -28,6 +29,7 @@ from slide.sampling.sampler import MODES, WEIGHTINGS
 from slide.training import Trainer, TrainingOptions
 from slide.training.evaluation import check_search
 from slide.training.group import Group
+from slide.training.loggers import make_loggers
 from slide.training.loop import start_biases
 from slide.utils import checks, sizes
 from slide.utils.checks import override_key
@@ -157,6 +159,7 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
     check_used(config, given)
     ranks.check_settings(config)
     checks.flag("report", config.report)
+    make_loggers(config.logger)
     checks.whole("redraw_every", config.schedule.redraw_every, 0)
     if (first := config.schedule.get("redraw_first")) is not None:
         checks.whole("redraw_first", first, 0)
@@ -338,6 +341,9 @@ def build_trainer(
     check_settings(config, {override_key(word) for word in words}, ranks)
     # Afterwards: the first weights must not depend on what the check draws.
     runtime.set_deterministic(config.runtime.deterministic, config.seed)
+    # The run keeps it: what is resumed rounds as before.
+    products = ranks.group.broadcast(choose_products(config.runtime.products))
+    config.runtime.products = choose_products(products)
     if config.resume is None:
         check_run_dir(config.run_dir)
     if ranks.group.is_main_process:  # To read the data may take hours.
@@ -374,6 +380,8 @@ def build_trainer(
         with open_dict(config):
             noted = OmegaConf.merge(config, noted)
         write_text(folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+        for logger in make_loggers(config.logger):
+            trainer.monitor.add(logger, as_dict(config))
         if config.resume is None:
             reranked = trainer.ranker is not None
             trainer.monitor.note_settings(typed_values(swept or words), reranked)
@@ -461,7 +469,10 @@ def _announce_run(config: DictConfig, network: SlideNetwork, folder: Path) -> No
     epochs = f"auto{most}" if trainer.epochs == "auto" else trainer.epochs
     batch, threads = trainer.batch_size, runtime.num_threads()
     on_device = "" if device.type == "cpu" else f"; on {device}"
-    log(f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}{on_device}")
+    log(
+        f"training  epochs: {epochs}; rows in a step: {batch}; threads: {threads}; "
+        f"products: {described_products()}{on_device}"
+    )
     if on_device and config.ranker:
         log("re-ranker nearest neighbours, classifiers and final ranker compute on the CPU")
     log(f"folder    {folder}")

@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
 from slide.model import Model
+from slide.model.card import SUMMARY, facts_of
 from slide.model.folder import MODEL_FILE, write_model
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import (
@@ -242,7 +243,7 @@ def _run(
     try:
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
-            write_run_model(trainer)
+            write_run_model(trainer, summary)
             if config.report and ranks.group.is_main_process:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
@@ -263,7 +264,7 @@ def _run(
     return summary, str(trainer.folder)
 
 
-def write_run_model(trainer: Trainer) -> None:
+def write_run_model(trainer: Trainer, summary: Mapping[str, Any]) -> None:
     """Write the trained model into the folder of its run; all processes of the run call this."""
     network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
     if (gathered := network.gathered_weights()) is not None:
@@ -286,6 +287,7 @@ def write_run_model(trainer: Trainer) -> None:
     )
     if data.columns is not None:
         model.settings["columns"] = data.columns.settings()
+    model.settings[SUMMARY] = facts_of(summary)
     write_model(folder, model, weights=weights)
     best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
     checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]

@@ -52,11 +52,13 @@ REPLACEABLE = {
     *("trainer.eval_every", "trainer.eval_samples", "trainer.evaluation", "trainer.recall_every"),
     *("optimizer.lr", "lr_schedule.warmup", "lr_schedule.floor"),
     *("sampler.active", "sampler.candidate_share", "runtime.threads", "runtime.deterministic"),
-    *("runtime.device", "runtime.timeout"),
+    *("runtime.device", "runtime.timeout", "runtime.products"),
     *("dataset.root", "dataset.cache", "report"),
 }
+# Keys that a resumed run takes from its command line alone.
+_OF_CALLER = ("resume", "allow_targets", "logger")
 # Keys that no comparison of runs needs.
-_ASIDE = ("resume", "report", "allow_targets", *_PATHS)
+_ASIDE = (*_OF_CALLER, "report", *_PATHS)
 # Names of settings in other libraries, and the last part of their keys here.
 _SYNONYMS = {"learning_rate": "lr", "num_epochs": "epochs", "n_epochs": "epochs"}
 _SYNONYMS |= {"random_state": "seed", "output_dir": "run_dir", "checkpoint": "resume"}
@@ -507,12 +509,14 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             config[group] = composed[group]
     if "prior_margin" not in config.network:
         config.network.prior_margin = 0.0
+    if "products" not in config.runtime:
+        config.runtime.products = "auto"
     rebuild = OmegaConf.select(config, "sampler.rebuild")
     if isinstance(rebuild, DictConfig) and rebuild.get("growth", 0) is None:
         rebuild.growth = 0.7  # What null meant in slide 0.1.0.
     for override in overrides:
         key = override_key(override)
-        if key in ("resume", "allow_targets"):
+        if key in _OF_CALLER:
             continue
         old = OmegaConf.select(config, key, default=_NOWHERE)
         if key not in REPLACEABLE or old is _NOWHERE:
@@ -526,7 +530,8 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             )
         OmegaConf.update(config, key, new)
     config.run_dir = config.resume = folder
-    config.allow_targets = composed.allow_targets  # Who resumes decides, not the folder.
+    for key in _OF_CALLER[1:]:  # Who resumes decides, not the folder.
+        config[key] = composed[key]
     # Groups that the folder lacks, and words, refer to values that change before they are used.
     config = _without_references(as_dict(config))
     for target in foreign_targets(config):

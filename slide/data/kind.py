@@ -1,6 +1,6 @@
-"""What training rows look like, and the seen labels of a row, which filtered ranking leaves out.
+"""The kind of training data, and the seen labels of a row, which filtered ranking leaves out.
 
-Counts only propose what rows are; `slide.ranking.choose_kind` compares answers on held-out rows.
+Counts only suggest a kind; `slide.ranking.choose_kind` compares answers on held-out rows.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ _ENOUGH = 5
 # Labels seem avoided if they occur at most a twentieth as often as by chance. If they occur half as
 # often, held-out rows decide.
 _SHARE, _POSSIBLE = 0.05, 0.5
-# So few would occur by chance in one data set of twenty: of 3 that are expected, none.
+# Significance level of the Poisson test: at 5 %, seeing 0 where 3 are expected just passes.
 _SIGNIFICANT = 0.05
 # The expected pairs must come from at least about 15 equally likely labels, not from a few.
 _SPREAD = 15

@@ -2,7 +2,10 @@
 
 import hashlib
 import os
+import socket
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +17,10 @@ from slide.distributed.group import Group
 # Seconds that a process waits for the others in phases of any length, such as reading the data. A
 # process that ends meanwhile is noticed at once: its connections close.
 _LONG = 30 * 24 * 3600
+# Seconds between probes of a connection: Linux takes no more.
+_LONGEST_PROBE = 32_767
+# The files that this process has open, among them sockets; only Linux has the folder.
+_FILES = Path("/proc/self/fd")
 
 
 class Errors:
@@ -62,6 +69,25 @@ def patient_group() -> Group:
     import torch.distributed as dist
 
     return Group(dist.new_group(timeout=timedelta(seconds=_LONG), backend="gloo"))
+
+
+def watch_connections(timeout: float) -> None:
+    """Let connections of this process end when nothing answers for about ``timeout`` seconds.
+
+    gloo has no limit for that where nobody sends, so a network that is lost would not be noticed.
+    """
+    each = min(max(round(timeout / 4), 1), _LONGEST_PROBE)
+    options = {"TCP_KEEPIDLE": each, "TCP_KEEPINTVL": each, "TCP_KEEPCNT": 3}
+    options["TCP_USER_TIMEOUT"] = 4 * each * 1000  # Milliseconds; for what was sent already.
+    for path in _FILES.glob("*"):
+        with suppress(OSError):  # It is no socket, or none of TCP.
+            connection = socket.socket(fileno=int(path.name))
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in options.items():
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            finally:
+                connection.detach()
 
 
 def _came(store: Any) -> str:

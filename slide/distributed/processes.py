@@ -41,7 +41,7 @@ from slide.config.ranks import (
 )
 from slide.data import SparseDataset, fingerprint
 from slide.distributed.group import Group
-from slide.distributed.launch import Errors, meet, patient_group
+from slide.distributed.launch import Errors, meet, patient_group, watch_connections
 from slide.distributed.sharded_loss import check_loss_of_group
 from slide.distributed.sharded_network import ShardedNetwork
 from slide.utils.checks import override_key
@@ -71,6 +71,7 @@ def join_ranks(config: DictConfig) -> Ranks:
         store = meet(info, config.runtime.timeout, device)
         group = Group()
         group.patient = patient_group()
+        watch_connections(config.runtime.timeout)
         _joined.append(SeveralRanks(info, group, Errors(store)))
     return _joined[0]
 

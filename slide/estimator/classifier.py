@@ -5,7 +5,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -649,7 +649,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     def _name(self, classes: np.ndarray) -> None:
         """Call the outputs of the model by these names."""
         self.classes_ = classes
-        kept = {"multilabel": self.multilabel_, "classes": str(classes.dtype)}
+        own = ((field.name, repr(self._plain(field.name)), field.default) for field in fields(self))
+        kept = {
+            "multilabel": self.multilabel_,
+            "classes": str(classes.dtype),
+            "changed": [f"{name}={value}" for name, value, old in own if value != repr(old)],
+        }
         self.model_.settings["classifier"] = kept
         self.model_.rename_labels(label_names(classes))
 

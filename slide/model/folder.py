@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from slide.data import RowTransform, TextVectorizer
 from slide.data.columns import Columns
 from slide.hashing import DWTA, SimHash
+from slide.model.card import is_card, write_card
 from slide.nn import SlideNetwork
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
 from slide.sampling import (
@@ -45,6 +46,8 @@ from slide.utils.tensor_folder import (
 )
 
 MODEL_FILE = "model.json"
+# The files of tensors that a model may have.
+PARTS = ("network", "ranker", "index", "steps", "names", "vectorizer")
 # Models of format 4, of slide 0.1.0, have other names for the numbers and arrays of a re-ranker.
 MODEL_FOLDER = FolderKind("model", MODEL_FILE, format=5, oldest=4)
 
@@ -68,9 +71,13 @@ def check_target(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"{folder} is a file: a model needs a folder")
     with alone_in(folder):  # While another process replaces a model there is no list.
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        paths = folder.iterdir() if folder.is_dir() else ()
         # An interrupted call may have left the others.
-        others = [name for name in names if name != NEW_FILES and SUFFIX not in name]
+        others = [
+            path
+            for path in paths
+            if path.name != NEW_FILES and SUFFIX not in path.name and not is_card(path)
+        ]
         if others and listed_files(folder / MODEL_FILE) is None:
             raise ValueError(f"{folder} holds something else than a model: name a new folder")
 
@@ -78,7 +85,10 @@ def check_target(folder: Path) -> None:
 def write_model(
     folder: Path, model: Any, dtype: str = "float32", weights: Written | None = None
 ) -> None:
-    """Write a `slide.model.Model`; ``weights``: the file that several processes have written."""
+    """Write a `slide.model.Model` and its card.
+
+    ``weights``: the file that several processes have written.
+    """
     network, ranker = model.network, model.ranker
     layers, own_weights = network_parts(network, dtype)
     files = {} if weights else {"network": own_weights}
@@ -115,6 +125,7 @@ def write_model(
     parts = {"index": index, "ranker": tensors, "steps": steps, "names": names}
     files |= {name: part for name, part in parts.items() if part}
     write_folder(MODEL_FOLDER, folder, content, files, [weights] if weights else [])
+    write_card(folder, model, dtype)
 
 
 def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[str, Any]:

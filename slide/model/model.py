@@ -16,6 +16,7 @@ from slide.data.row_transform import old_label_ids
 from slide.data.sources.table import features_of
 from slide.data.table_files import named_by_text, read_table
 from slide.functional.losses import LOSSES
+from slide.model.card import SUMMARY
 from slide.model.folder import (
     MODEL_FILE,
     check_target,
@@ -23,6 +24,7 @@ from slide.model.folder import (
     restored_parts,
     write_model,
 )
+from slide.model.hub import fetched, is_on_hub, push
 from slide.model.resizing import (
     extended_names,
     kept_network,
@@ -71,6 +73,7 @@ def _alone(change: _Change) -> _Change:
     @wraps(change)
     def changed(self: "Model", *args: Any, **kwargs: Any) -> Any:
         with changing(*self.network.layers()):
+            self.settings.pop(SUMMARY, None)  # Its scores are those of the model before.
             return change(self, *args, **kwargs)
 
     return cast(_Change, changed)
@@ -323,7 +326,7 @@ class Model:
             (*self.steps, step),
             label_names=self.label_names,
             feature_names=self.feature_names,
-            settings=self.settings,
+            settings={key: value for key, value in self.settings.items() if key != SUMMARY},
             name=self.name,
             vectorizer=self.vectorizer,
         )
@@ -576,6 +579,26 @@ class Model:
         check_target(folder)
         write_model(folder, self, dtype)
 
+    def push_to_hub(self, name: str, dtype: str = "float32", private: bool | None = None) -> str:
+        """Upload the model to the Hugging Face Hub; ``slide.load("hf://owner/name")`` opens it.
+
+        A repository that does not exist is made, and a README.md there that was edited stays.
+
+        Args:
+            name: ``owner/name`` of the repository.
+            dtype: of the weights; see `save`.
+            private: whether a new repository can be seen by its owner alone; None: as the owner has
+                chosen on the Hub.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            ImportError: if huggingface_hub is not installed.
+            OSError: if the Hub cannot be reached or refuses it.
+        """
+        return push(self, name, dtype, private)
+
 
 def _identity(path: Path) -> tuple[int, ...]:
     """What stays as it is until a file is replaced, and what stays until it is changed."""
@@ -602,7 +625,9 @@ def load(path: str | Path, verify: bool = True) -> Model:
     kernel reads outside of one, whoever wrote the folder.
 
     Args:
-        path: the folder.
+        path: the folder, or ``"hf://owner/name"`` for a repository of the Hugging Face Hub, with
+            ``@revision`` behind it for a branch, tag or commit. Only the files that a model may
+            have are fetched. It needs ``pip install 'slide-xmc[hub]'``.
         verify: whether to compare the SHA-256 of all files with ``model.json``, which reads every
             byte. Without it a model of any size opens at once, and a changed byte gives other
             answers. Weights that are not finite are then noticed by rows that use them.
@@ -620,7 +645,7 @@ def load(path: str | Path, verify: bool = True) -> Model:
         Traceback (most recent call last):
         FileNotFoundError: there is no model in results: no model.json
     """
-    folder = Path(path)
+    folder = fetched(str(path)) if is_on_hub(path) else Path(path)
     for _ in range(_ATTEMPTS):
         before = _identities(folder)
         try:

@@ -239,6 +239,17 @@ class SampledLayer(nn.Module):
         sampler.update(rows, self.bias, x if training else None)
         return sampler.select(x, labels)
 
+    def _check_computed(self) -> None:
+        """Raise TypeError where a hook of `forward` computes the weight, which may be outdated."""
+        computed = (isinstance(vars(self).get(name), Tensor) for name in self._of_rows)
+        if self._forward_pre_hooks and any(computed):
+            raise TypeError(
+                "a hook computes the weight before each forward pass, as that of "
+                "torch.nn.utils.prune, weight_norm or spectral_norm does, and only layer(x, labels)"
+                " runs it: take slide.ActiveLoss of its values, remove the hook, or compute the "
+                "weight by torch.nn.utils.parametrize"
+            )
+
     def _warn_of_all_outputs(self) -> None:
         """Warn once of a large layer that has no sampler."""
         if self.out_features >= _MANY_OUTPUTS:
@@ -432,6 +443,7 @@ class SampledLinear(SampledLayer):
 
     def to_linear(self) -> nn.Linear:
         """An ``nn.Linear`` with copies of weight and bias, in their type."""
+        self._check_computed()
         return new_linear(self.weight, self.bias)
 
     @untraced
@@ -486,6 +498,7 @@ class SampledLinear(SampledLayer):
 
         Errors: see `slide.functional.active_linear_loss`.
         """
+        self._check_computed()
         loss = _named_loss(loss) if isinstance(loss, str) else loss
         of_torch = getattr(loss, "__module__", "") == "torch.nn.functional"
         if not callable(loss) or of_torch or isinstance(loss, nn.modules.loss._Loss):
@@ -544,6 +557,7 @@ class SampledLinear(SampledLayer):
             ValueError: for a k out of range, an unknown ``search``, or ``"sampler"`` with a sampler
                 that has no index.
         """
+        self._check_computed()
         checks.one_of("search", search, SEARCHES)
         x, _, outside = outside_autocast(x, self.weight)
         x, lead = _in_rows(x)
@@ -564,6 +578,7 @@ class SampledLinear(SampledLayer):
 
         ``ids`` ``(B, K)`` are distinct in a row; below 0 there is no output, and the score is 0.
         """
+        self._check_computed()
         x = x.to(self.weight.device)
         scored = functools.partial(active_linear, x, self.weight.detach(), self.bias)
         return at_ids(ids, self.out_features, scored)
@@ -575,11 +590,13 @@ class SampledLinear(SampledLayer):
         (`slide.search.RowIndex.fits`): that takes a few seconds for some 100,000 outputs. It is no
         part of the state of the layer, and copies of the layer make their own.
         """
+        self._check_computed()
         return self._index.of(self.weight, self.bias)
 
     def candidates(self, x: Tensor) -> Pattern:
         """The candidates of the sampler's index for inputs ``(B, D)``; ValueError without one."""
         check_has_index(self.sampler)
+        self._check_computed()
         sampler = self._own_sampler()
         sampler.update(self.weight, self.bias, None)
         return sampler.candidates(x)

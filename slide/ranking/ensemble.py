@@ -238,8 +238,8 @@ class EnsembleRanker:
         self._check_trained()
         scores, ids, network_ids = self._ranked(network, features, 1, search)
         if k > self.scorers["network"].proposed:
-            # Of more candidates than the final ranker has learnt from, it is too sure, so what only
-            # they name comes last.
+            # The final ranker is overconfident beyond the depth it was trained on, so further
+            # candidates come last.
             more, others, network_ids = self._ranked(network, features, k, search)
             rows = len(self.frequency) * np.arange(len(ids))[:, None]
             more[(others < 0) | np.isin(rows + others, (rows + ids)[ids >= 0])] = -np.inf

@@ -22,7 +22,7 @@ _INTERNAL = {"_target_", "_partial_", "_args_", "hint"}
 
 _Number = int | float
 # What of a summary is no figure; other objects and lists in it are for nobody here.
-_KINDS: dict[str, Any] = dict.fromkeys(("dataset", "kind", "evaluated_on", "date"), str)
+_KINDS: dict[str, Any] = dict.fromkeys(("dataset", "kind", "evaluated_on", "date", "products"), str)
 _KINDS["warnings"] = list
 
 

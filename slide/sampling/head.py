@@ -1,4 +1,4 @@
-"""Rows side by side that each input scans, by matrix products of rounded numbers."""
+"""The head of an index: rows that every input scans, by products of 8-bit matrices."""
 
 import math
 
@@ -21,12 +21,12 @@ from slide.ops.sketches import (
 )
 from slide.sparse import Pattern
 
-# Products that are computed at a time: 4 MB, which stay in the caches of a core.
+# Products in a block: 4 MB, which stay in the caches of a core.
 _PRODUCTS = 2**20
-# Rows of a large head, by which a score is chosen that at least as many rows have as are looked
-# for: 4 standard deviations on the safe side. A large head has 8 times these rows.
+# A large head is ranked in two passes: this many sampled rows give a threshold that enough rows
+# exceed, with 4 standard deviations of safety. A large head has at least 8 times these rows.
 _SAMPLE, _UNSURE, _TIMES = 2048, 4, 8
-# Products have a multiple of this number of rows: oneDNN makes new code for each other shape.
+# Number of rows is padded to a multiple of this: oneDNN generates code for each new shape.
 _UNIT = 512
 
 
@@ -38,9 +38,9 @@ def bound_of(scores: np.ndarray, most: int) -> np.float32:
 
 
 class Head:
-    """The sketches of some rows side by side, which matrix products read as they are.
+    """The sketches of some rows in one matrix, for matrix products.
 
-    Their order has no effect on which rows are the best.
+    The order of the rows has no effect on which of them are the best.
 
     Args:
         ids: ``(n,)`` int32, the rows.
@@ -80,7 +80,7 @@ class Head:
 
     def _append(self, ids: np.ndarray, given: np.ndarray) -> None:
         size = self._size + len(ids)
-        if size > len(self._ids):  # With room for what the next steps bring.
+        if size > len(self._ids):  # With room for the next steps.
             room = _padded(min(len(self._at), size + size // 4))
             self._ids = np.resize(self._ids, room)
             self._scales = np.resize(self._scales, room)
@@ -104,13 +104,13 @@ class Head:
     def best(self, queries: Tensor, left_out: Pattern, most: int) -> np.ndarray:
         """Heaps ``(B, most)`` of the best rows of inputs ``(B, k)``, without those left out."""
         numbers, factors = rounded_queries(queries)
-        # At the positions of a sketch, whose other bytes then count nothing.
+        # Padded to the width of a sketch: its other bytes then count nothing.
         numbers = F.pad(numbers, (FIRST, self._sketches.shape[1] - FIRST - queries.shape[1]))
         end, none = _padded(self._size), no_keys((len(numbers), most))
-        self._priors[self._size : end] = -np.inf  # What is behind the last row is no row.
+        self._priors[self._size : end] = -np.inf  # The padding is no row.
         every = slice(0, end)
-        # A score that a few times as many rows have, by a part of the rows: without it, most of the
-        # time would go into rows that are among the best only so far.
+        # A sample of the rows gives a threshold that a few times `most` rows exceed. Without it,
+        # most of the time would go into rows that are among the best only for a while.
         expected = most * _SAMPLE / max(1, self._size)
         least = math.ceil(expected + _UNSURE * math.sqrt(expected)) + 1
         if self._size < _SAMPLE * _TIMES or _TIMES * least > _SAMPLE:
@@ -120,7 +120,7 @@ class Head:
         first = np.repeat(at_least(some[:, :1]), most, axis=1)
         keys = self._rank(numbers, factors, left_out, every, first)
         short = np.flatnonzero(is_no_row(keys[:, 0]))
-        if len(short):  # Fewer rows have that score.
+        if len(short):  # Too few rows exceed the threshold.
             at, known = torch.from_numpy(short), left_out.padded()[short]
             known = Pattern.from_padded(known)
             keys[short] = self._rank(numbers[at], factors[at], known, every, none[short])

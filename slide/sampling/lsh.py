@@ -26,18 +26,19 @@ from slide.utils.profiling import profiled
 from slide.utils.random_keys import random_key
 from slide.utils.tensor_folder import check_same_settings
 
-# Tables, and rows of a bucket on average: K follows from it.
+# Number of tables, and mean number of rows in a bucket, which determines K.
 NUM_TABLES, _IN_BUCKET = 8, 16
-# Directions that codes hash, of those of a sketch.
+# Number of directions that are hashed, of those of a sketch.
 _HASHED = 32
-# Rows that each input scans beside its buckets: a 64th of all, at most 4096.
+# Size of the head, the rows that every input scans beside its buckets: N / 64, at most 4,096.
 _HEAD, _MOST_HEAD = 1 / 64, 4096
-# It is chosen anew when it has fewer or more rows than these parts of that.
+# Choose the head again when its size leaves this band around its target.
 _FEWEST, _MOST = 0.8, 1.5
-# Rows that a bucket keeps: the ones that were hashed last.
+# Maximum number of rows in a bucket, which keeps the rows that were hashed last.
 _CAPACITY = 128
-# Steps whose rows move at a time: one step's rows cost nearly as much, and teach no more. Rows
-# change less and less, so it is an eighth of all steps so far, within these bounds.
+# Steps between two moves of changed rows: moving after every step costs nearly as much each time
+# and gains nothing. Rows change less and less, so the interval is an eighth of all steps so far,
+# within these bounds.
 _STEPS, _MOST_STEPS = 8, 64
 
 
@@ -61,12 +62,12 @@ class LSHProposer(SketchedProposer):
         family: makes a hash family. It is called as
             ``family(in_features, hashes_per_table=K, num_tables=L, seed=seed)``, with a small power
             of two as ``in_features``.
-        hashes_per_table: K, number of hashes in a code; None: so many that a bucket of a table has
-            16 rows on average.
+        hashes_per_table: K, number of hashes in a code; None: chosen so that a bucket has 16
+            rows on average.
         num_tables: L, number of tables; None: 8.
         probes: number of further buckets that an input reads in each table, at most 64: those that
             its least certain hashes lead to (Lv et al. 2007, "Multi-probe LSH"). None: 0.
-        best: largest number of candidates of a sample.
+        best: maximum number of candidates of a sample.
         seed: seed of hash functions.
 
     Raises:
@@ -163,7 +164,7 @@ class LSHProposer(SketchedProposer):
         scores = self._hash()
         placed = on_device(self.codes, self.sketches.device)
         placed = placed if uses_reference(self.sketches) else self.codes
-        # Of a full bucket the rows stay that came last.
+        # A full bucket keeps the rows that came last.
         self.tables.build(placed, _ascending(scores))
         self._choose_head(scores)
 
@@ -174,9 +175,9 @@ class LSHProposer(SketchedProposer):
         return sketches
 
     def _hash(self) -> np.ndarray:
-        """Draw hash functions, as others may find what the last ones missed, and hash all sketches.
+        """Draw hash functions, which may find what the last ones missed, and hash all sketches.
 
-        Returns their largest scores ``(N,)``.
+        Returns the largest possible scores of the rows, ``(N,)``.
         """
         self.hash.redraw(int(random_key(self.seed, self.rebuilds)))
         codes = [on_host(self._codes(some)) for some in self.sketches.split(BLOCK)]
@@ -184,7 +185,7 @@ class LSHProposer(SketchedProposer):
         return self._largest_scores(self.sketches)
 
     def _choose_head(self, scores: np.ndarray) -> None:
-        """Let each input scan the rows that may have the largest scores ``(N,)``."""
+        """Choose the head: the rows with the largest possible scores ``(N,)``."""
         self._bound = bound_of(scores, self._most)
         self._take_head(scores)
 
@@ -195,7 +196,7 @@ class LSHProposer(SketchedProposer):
     def _codes(self, sketches: Tensor) -> Any:
         """The codes ``(L, n)`` int32 of rows, which depend on their sketches alone."""
         known = min(_HASHED, self.projection.directions.shape[1])
-        return codes_of(self.hash, _mixed(sketches[:, FIRST : FIRST + known].float()))
+        return codes_of(self.hash, _hadamard_rotate(sketches[:, FIRST : FIRST + known].float()))
 
     def touched(self, active: ActiveSet) -> None:
         """Note the labels and the candidates of a training step."""
@@ -212,7 +213,7 @@ class LSHProposer(SketchedProposer):
         least = min(max(_STEPS, self.steps // 8), _MOST_STEPS)
         rows = self.changed.take(weight, bias, least=least)
         if len(rows):
-            # They stay in their old buckets, too: sketches rank them as they are now.
+            # They stay in their old buckets, too: their new sketches rank them.
             sketches = self._sketch(weight, bias, rows)
             codes, old = self._codes(sketches), self.codes[:, rows]
             self.tables.insert(rows, codes, old)
@@ -225,7 +226,7 @@ class LSHProposer(SketchedProposer):
     def find(self, queries: Tensor, labels: Pattern, most: int) -> Tensor:
         """See `RankedProposer.find`: the rows in the buckets of the inputs."""
         z = self.projection.inputs(queries, self.numbers)
-        vectors = _mixed(z[:, :_HASHED])
+        vectors = _hadamard_rotate(z[:, :_HASHED])
         codes = codes_of(self.hash, vectors, self.probes or 0)
         first = self._head.best(z.cpu(), labels, most)
         ids, scanned = self.tables.best(codes, z, self.sketches, labels, first)
@@ -299,8 +300,8 @@ def _ascending(scores: np.ndarray) -> np.ndarray:
     return np.argsort(np.nan_to_num(levels).astype(np.uint16), kind="stable")
 
 
-def _mixed(vectors: Tensor) -> Tensor:
-    """Vectors ``(n, k)`` turned so that no coordinate stands for one direction alone."""
+def _hadamard_rotate(vectors: Tensor) -> Tensor:
+    """Rotate vectors ``(n, k)`` so that each coordinate mixes all directions."""
     known = vectors.shape[1]
     return vectors @ _hadamard(1 << (known - 1).bit_length()).to(vectors.device)[:known]
 

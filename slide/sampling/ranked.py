@@ -1,4 +1,4 @@
-"""What indexes over the rows of a weight share: exact scores of what they find, changed rows."""
+"""What indexes over weight rows share: exact scores of found rows, and changed rows."""
 
 from typing import Any
 
@@ -25,29 +25,29 @@ from slide.sparse import Pattern
 from slide.utils import checks
 from slide.utils.profiling import profiled
 
-# Candidates of an input for prediction.
+# Number of candidates of an input in prediction.
 _ANSWERS = 128
 
-# The largest score that a row may have: its score for the mean input, and 3 standard deviations of
-# its score over recent inputs.
+# Largest possible score of a row: its score for the mean input plus 3 standard deviations of its
+# score over recent inputs.
 DEVIATIONS = 3.0
-# Rows that are projected at a time: their vectors stay in the cache.
+# Rows in a block to project: their vectors stay in the cache.
 BLOCK = 16_384
 _NONE = np.empty(0, np.int32)
 
 
 class ChangedRows:
-    """The labels and the candidates of training steps, until an index takes these rows anew.
+    """The labels and candidates of training steps, until an index updates these rows.
 
-    A step changes the rows of its labels and candidates most; other rows of its sets hardly move.
+    A step changes the rows of its labels and candidates most; other rows of its sets hardly change.
     """
 
     def __init__(self):
-        self._state: Any = None  # Of the weights when the index last took rows.
+        self._state: Any = None  # Of the weights at the last update of the index.
         self.forget()
 
     def forget(self) -> None:
-        """Drop all rows: the index is about to take all rows anew."""
+        """Drop all rows: the index is about to be rebuilt."""
         self._noted: list[np.ndarray] = []
         self._candidates = _NONE
 
@@ -74,7 +74,7 @@ class ChangedRows:
         return np.unique(rows)
 
     def settle(self, weight: Tensor, bias: Tensor | None) -> None:
-        """Note that the index has taken all rows of these weights."""
+        """Record that the index is up to date with these weights."""
         self._state = kept_state(weight, bias)
 
     def rows(self) -> np.ndarray:
@@ -97,14 +97,14 @@ class ChangedRows:
 
 
 class RankedProposer(Proposer):
-    """A proposer whose index finds rows, of which those with the largest exact scores are proposed.
+    """A proposer whose index finds rows; the rows with the largest exact scores are candidates.
 
     A subclass defines `rebuild`, which sets ``_rows``, and `find`.
 
     Attributes:
-        best: largest number of candidates of a sample.
-        scored: number of rows that are scored with the weights, for each candidate.
-        changed: the rows that steps have changed since the index took them.
+        best: maximum number of candidates of a sample.
+        scored: number of rows that the weights score for each candidate.
+        changed: the rows that steps have changed since the last update of the index.
         rows_scanned: mean number of rows that an input of the last look-up has scanned.
     """
 
@@ -138,7 +138,7 @@ class RankedProposer(Proposer):
         self.changed.touched(active)
 
     def candidates(self, queries: Queries) -> Pattern:
-        """The best rows that are found for each input, the best first."""
+        """The best rows of each input, best first."""
         nobody = Pattern(np.zeros(num_queries(queries) + 1, np.int64), np.empty(0, np.int32))
         return Pattern.from_padded(on_host(self._found(queries, nobody, _ANSWERS)))
 
@@ -150,7 +150,7 @@ class RankedProposer(Proposer):
         return self.find(x, labels, most)
 
     def _best(self, queries: Queries, labels: Pattern, most: int) -> Tensor:
-        """Of the rows that are found those with the largest exact scores."""
+        """The rows with the largest exact scores among those that the index finds."""
         assert self._rows is not None, "a sampler calls rebuild first"
         ids = self._found(queries, labels, self.scored * most)
         if not ids.numel():
@@ -214,7 +214,7 @@ class SketchedProposer(RankedProposer):
         self.rows_scanned = 0.0
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; directions stay, and all else is new."""
+        """See `Proposer.resize`; keeps the directions and drops the rest."""
         super().resize(out_features)
         self._size()
 
@@ -233,7 +233,7 @@ class SketchedProposer(RankedProposer):
         self.projection.observe(dense(inputs, type(self).__name__))
 
     def _make_room(self, weight: Tensor) -> None:
-        """Sketches for all rows of a weight, on its device; their contents are those of before."""
+        """Allocate sketches for all rows of a weight, on its device, if there are none."""
         if len(self.sketches) != len(weight) or self.sketches.device != weight.device:
             shape = len(weight), self.width
             self.sketches = torch.empty(shape, dtype=torch.int8, device=weight.device)
@@ -244,12 +244,12 @@ class SketchedProposer(RankedProposer):
         return sketches_of(projected, self.projection.offset, self.width)
 
     def _largest_scores(self, sketches: Tensor) -> np.ndarray:
-        """``(n,)`` float32: the score that each row may have for one of few inputs."""
+        """``(n,)`` float32: the largest possible score of each row."""
         room = self.width - FIRST - self.numbers
         variances = F.pad(self.projection.variances[: self.numbers], (FIRST, room))
         return largest_scores(sketches, variances, DEVIATIONS)
 
 
 def blocks(rows: np.ndarray) -> list[np.ndarray]:
-    """Rows ``(n,)`` in parts that are projected at a time."""
+    """Rows ``(n,)`` in blocks to project."""
     return np.split(rows, range(BLOCK, len(rows), BLOCK))

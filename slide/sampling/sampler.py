@@ -34,15 +34,19 @@ from slide.utils.random_keys import random_key
 MODES = ("grouped", "per_sample", "shared")
 WEIGHTINGS = ("none", "stratified")
 # What a sampler counts, and what its state holds beside that of the proposer.
-_COUNTERS = ("selections", "asides", "samples", "scheduled", "rebuilds", "steps", "computed")
-# Neighbouring samples of a batch with the same uniform draws beside their candidates: fewer rows
-# change in a step, and each by the gradients of more samples. Precision rises with the group, but
-# recall falls, so the group is small. Without candidates fewer negatives cost precision.
+_COUNTERS = (
+    *("selections", "inference_selections", "samples", "scheduled", "rebuilds", "steps"),
+    "computed",
+)
+# Neighbouring samples of a batch that share their uniform draws. A step then changes fewer rows,
+# each by the gradients of more samples. A larger group raises precision and lowers recall; without
+# candidates, fewer negatives cost precision.
 _GROUP = 16
-# The share of the draws of a group that are labels of the batch: rows that the step reads anyway,
-# and outputs that are often wrong.
+# Share of the draws of a group that are labels of the batch: the step reads their rows anyway, and
+# they are often wrong answers.
 _LABEL_DRAWS = 0.75
-_ASIDE = 2  # Part of the keys of sets that are not for training, which training must not repeat.
+# RNG stream of sets outside of training, so that evaluation does not shift the training draws.
+_INFERENCE_STREAM = 2
 _MOST_OUTPUTS = 2**31 - 1  # Their numbers are int32.
 
 
@@ -167,7 +171,7 @@ class ActiveSampler(Sampler):
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs
         self.selections = self.samples = self.rebuilds = 0
-        self.asides = 0  # Sets that were not for training; `selections` counts the others.
+        self.inference_selections = 0  # Sets outside of training; `selections` counts the others.
         self.scheduled = 0  # How many rebuilds the schedule has asked for.
         self.steps = self.computed = 0  # Since the last rebuild: steps, and outputs in their sets.
         self.rebuild_seconds, self._built = 0.0, False
@@ -278,8 +282,8 @@ class ActiveSampler(Sampler):
             key = random_key(self.seed, self.selections)
             self.selections += 1
         else:
-            key = random_key(self.seed, self.asides, _ASIDE)
-            self.asides += 1
+            key = random_key(self.seed, self.inference_selections, _INFERENCE_STREAM)
+            self.inference_selections += 1
         assemble = getattr(self, f"_{self.mode}")
         with span("assemble"), self._scratch.alone:
             if self.proposer is None:
@@ -552,8 +556,9 @@ class ActiveSampler(Sampler):
             self._built = bool(state.get("built", state["rebuilds"]))
             if self._built and not self.proposer.has_index:
                 raise ValueError(f"the state of an ActiveSampler with {own} lacks its index")
-        for name in _COUNTERS:  # Earlier states have no "asides".
-            count = check_counter("the state of an ActiveSampler", name, state.get(name, 0))
+        for name in _COUNTERS:  # Earlier states have "asides" for "inference_selections", or none.
+            saved = state.get(name, state.get("asides", 0))
+            count = check_counter("the state of an ActiveSampler", name, saved)
             setattr(self, name, count)
         # Another schedule may have asked for more, and this one must not wait until it has, too.
         self.scheduled = min(self.scheduled, self.rebuild_due(self.progress()))

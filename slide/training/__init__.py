@@ -10,6 +10,7 @@ from slide.training.evaluation import precision_at_k as precision_at_k
 from slide.training.evaluation import psp_at_k as psp_at_k
 from slide.training.evaluation import recall_at_k as recall_at_k
 from slide.training.evaluation import reciprocal_ranks as reciprocal_ranks
+from slide.training.loggers import Logger as Logger
 from slide.training.lr_schedules import constant as constant
 from slide.training.lr_schedules import linear as linear
 from slide.training.monitor import Monitor as Monitor

@@ -8,7 +8,7 @@ import torch
 from slide import runtime
 from slide.training.group import Group
 from slide.utils.progress_bar import log
-from slide.utils.signals import Terminated
+from slide.utils.signals import error_of, signal_of
 
 # Seconds between agreements of the processes: a signal is followed within about this time.
 _AGREE_EVERY = 0.5
@@ -40,12 +40,10 @@ class Coordinator:
         self._last, self._own_seconds = step, seconds
         pause = min(max(round(_AGREE_EVERY / max(each, 1e-6)), 1), _MOST_STEPS)
         own = [float(pause), seconds] if self.group.is_main_process else [0.0, 0.0]
-        own += [float(error is not None), float(isinstance(error, Terminated))]
-        told = self.group.all_reduce(torch.tensor(own, dtype=torch.float64)).tolist()
-        self._next, self._seconds = step + int(told[0]), told[1]
-        if not told[2]:
-            return None
-        return error or (Terminated() if told[3] else KeyboardInterrupt())
+        own.append(0.0 if error is None else float(signal_of(error)))
+        told = self.group.all_reduce(torch.tensor(own, dtype=torch.float64), "max").tolist()
+        self._next, self._seconds, number = step + int(told[0]), told[1], int(told[2])
+        return error or (error_of(number) if number else None)
 
     def seconds(self, own: float) -> float:
         """Training time that decisions use: that of the first process, as of the last agreement."""

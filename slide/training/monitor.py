@@ -4,13 +4,16 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slide.training.loggers import Logger
+from slide.utils.checks import shortened
 from slide.utils.files import write_json, write_text
+from slide.utils.progress_bar import log
 from slide.utils.run_folders import read_log
 
 SUMMARY = "summary.json"
@@ -115,7 +118,7 @@ class Monitor:
     """
 
     def __init__(self, folder: Path | None, step: int = 0):
-        self._silent = folder is None
+        self._silent, self._loggers = folder is None, list[Logger]()
         if folder is None:
             return
         self._folder, self._path = folder, folder / "metrics.jsonl"
@@ -134,6 +137,31 @@ class Monitor:
         for line in lines:
             if line["step"] >= purge_step:
                 self._add_events(line)
+
+    def add(self, logger: Logger, settings: Mapping[str, Any]) -> None:
+        """Let a further log have the scalars so far, and all that follow.
+
+        An error ends the run if the log cannot begin; later ones end this log alone.
+        """
+        if self._silent:
+            return
+        try:
+            logger.begin(self._folder, settings)
+        except Exception as error:  # Each package has its own.
+            raise ValueError(f"{type(logger).__name__} cannot begin: {shortened(error)}") from error
+        self._loggers.append(logger)
+        for line in self.scalars():
+            self._tell(line)
+
+    def _tell(self, line: dict[str, float]) -> None:
+        """Give a line to the further logs."""
+        values = {name: value for name, value in line.items() if name != "step"}
+        for logger in [*self._loggers]:
+            try:
+                logger.log(int(line["step"]), values)
+            except Exception as error:  # A run of days does not end because a server is gone.
+                self._loggers.remove(logger)
+                log(f"warning   {type(logger).__name__} has ended: {shortened(error)}")
 
     def scalars(self) -> list[dict[str, float]]:
         """The lines of the log so far: ``step``, and scalars by name."""
@@ -154,6 +182,7 @@ class Monitor:
         with self._explained_errors(self._path):
             self._file.write(json.dumps(line) + "\n")
         self._add_events(line)
+        self._tell(line)
 
     def _check_folder(self) -> None:
         """Raise OSError if the log has another place: an open file takes lines all the same."""
@@ -180,7 +209,7 @@ class Monitor:
         step, lines = int(line["step"]), read_log(self._path)
         kept = [old for old in lines if old["step"] < step or tuple(old) != tuple(line)]
         if len(kept) < len(lines):
-            self.close()
+            self._close_files()
             self._open(kept, step)
 
     def _add_events(self, line: dict[str, float]) -> None:
@@ -204,9 +233,18 @@ class Monitor:
                 self._events.write(summary=part)
 
     def close(self) -> None:
-        """Close both files."""
+        """Close both files and the further logs."""
         if self._silent:
             return
+        self._close_files()
+        while self._loggers:
+            logger = self._loggers.pop()
+            try:
+                logger.close()
+            except Exception as error:
+                log(f"warning   {type(logger).__name__} was not closed: {shortened(error)}")
+
+    def _close_files(self) -> None:
         with suppress(OSError):  # Each line was written at once, or its error was raised.
             self._file.close()
         with suppress(OSError):

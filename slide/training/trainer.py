@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from slide.backend import products
 from slide.data import Batch, Batches, SparseDataset, Split, fingerprint, validation_split
 from slide.data.dataset import ROW_KINDS
 from slide.data.row_kinds import choose_kind
@@ -380,6 +381,8 @@ class Trainer:
         majority = majority_precision(self.train_split, self.eval_split)
         found = {
             "dataset": self.data.name,
+            "train_rows": len(self.every_split),
+            "eval_rows": len(self.eval_split),
             "samples": counters.samples,
             "features": self.data.num_features,
             "labels": self.data.num_labels,
@@ -394,6 +397,7 @@ class Trainer:
             "peak_rss_mb": peak_memory_mb(),
             "date": time.strftime("%Y-%m-%d"),
             "versions": versions(),
+            "products": products(),
         }
         if self.group.size > 1:
             found["processes"] = self.group.size

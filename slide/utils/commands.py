@@ -45,5 +45,5 @@ def ending_errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         log("interrupted")
         sys.exit(exit_status(error))
-    except (ValueError, TypeError, OSError) as error:
+    except (ValueError, TypeError, OSError, ImportError) as error:
         fail(error_message(error))

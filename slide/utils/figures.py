@@ -66,7 +66,7 @@ def figure_columns(
 
 def figure(value: float | Sequence[float] | None, name: str) -> str:
     """A figure of a run's summary as a cell; of several, the mean ± the standard deviation."""
-    if value is None:
+    if value is None or value == []:
         return ""
     if isinstance(value, Sequence):
         if len({*value}) == 1:

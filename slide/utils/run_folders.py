@@ -20,8 +20,8 @@ RUN_LOCK = "run.lock"
 # What a new run must not find in its folder: that of a run, and last that of a saved model.
 RUN_MARKS = ("config.yaml", "checkpoints", "model.json")
 # What else runs and models keep in their folders.
-_KEPT = (*RUN_MARKS, RUN_LOCK, "best", "new_files", "summary.json", "metrics.jsonl", "report.html")
-_KEPT_PATTERNS = ("*.safetensors", "events.out.tfevents*")
+_KEPT = (*RUN_MARKS, RUN_LOCK, "best", "new_files", "summary.json", "report.html")
+_KEPT_PATTERNS = ("README.md", "metrics.*", "*.safetensors", "events.out.tfevents*")
 # Where in its folder a run writes files beside those that they replace.
 _PLACES = ("", "checkpoints/*/", "best/*/")
 # A lock that nothing refers to is released.

@@ -25,11 +25,12 @@ _HANGUP = getattr(signal, "SIGHUP", None)
 def _raise(number: int, _: Any) -> None:
     if _ASKED and number == _HANGUP:
         return
-    _ASKED.append(_error(number))
+    _ASKED.append(error_of(number))
     raise _ASKED[0]
 
 
-def _error(number: int) -> KeyboardInterrupt:
+def error_of(number: int) -> KeyboardInterrupt:
+    """What a signal raises."""
     return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
 
 
@@ -44,9 +45,14 @@ def _ending_signals() -> list[int]:
     return [number for number in found if signal.getsignal(number) != signal.SIG_IGN]
 
 
+def signal_of(error: KeyboardInterrupt) -> int:
+    """The number of the signal that raised an error."""
+    return error.number if isinstance(error, Terminated) else signal.SIGINT
+
+
 def exit_status(error: KeyboardInterrupt) -> int:
     """The exit status of a process that ends so, as shells give it: 128 plus the signal."""
-    return 128 + (error.number if isinstance(error, Terminated) else signal.SIGINT)
+    return 128 + signal_of(error)
 
 
 @dataclass
@@ -65,7 +71,7 @@ def noted_interrupts() -> Iterator[Interrupt]:
     interrupt, before = Interrupt(), {}
 
     def note(number: int, _: Any) -> None:
-        interrupt.error = _error(number)
+        interrupt.error = error_of(number)
         for each, handler in before.items():
             if each != _HANGUP:
                 signal.signal(each, handler)

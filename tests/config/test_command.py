@@ -44,7 +44,7 @@ def test_what_a_run_leaves_behind(tmp_path, capsys):
     names = {path.name.partition(".out")[0] for path in run.iterdir()}
     expected = {"config.yaml", "metrics.jsonl", "events", "checkpoints", "summary.json"}
     parts = {f"{part}.safetensors" for part in ("network", "ranker", "index")}
-    assert names == expected | parts | {"model.json", "run.lock"}
+    assert names == expected | parts | {"README.md", "model.json", "run.lock"}
 
     config = OmegaConf.load(run / "config.yaml")
     assert "${" not in (run / "config.yaml").read_text(), "a key is not resolved"

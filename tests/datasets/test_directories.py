@@ -13,6 +13,7 @@ from slide.data import DataError, xmc
 from slide.data.fetching import FetchError
 
 FILES = command("files")
+INDEX = FILES.contents_index
 
 
 def random_contents(directories=80, seed=0):
@@ -85,11 +86,11 @@ def test_paths_and_packages_are_read():
         "A text before the table.\nFILE                  LOCATION\n"
         "usr/bin/a b\t   admin/one,two\nusr/bin/c non-free/x/three\n\n"
     )
-    directories, names = FILES.read_contents(text.encode().splitlines(keepends=True), "index")
+    directories, names = INDEX.read_contents(text.encode().splitlines(keepends=True), "index")
     assert list(names) == ["a b", "c"]
     assert list(directories) == ["usr/bin"]
     assert directories["usr/bin"].packages == {"one", "two", "three"}
-    assert list(FILES.described("usr/X11-r6", ["p"])) == [
+    assert list(INDEX.described("usr/X11-r6", ["p"])) == [
         *(("part", "usr"), ("word", "usr"), ("part", "X11-r6"), ("word", "x11"), ("word", "r6")),
         ("package", "p"),
     ]
@@ -118,19 +119,26 @@ def test_bad_lines(tmp_path):
     assert not list((tmp_path / "bad").iterdir())
 
 
-def test_the_index_of_the_machine(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "kind"), [("files", "Contents-deb"), ("sources", "Contents-dsc")])
+def test_the_index_of_the_machine(tmp_path, monkeypatch, name, kind):
+    made = command(name)
     contents = random_contents()
-    build(tmp_path / "expected", gzip.compress(contents.encode()))
+    share = made.prepare.keywords["test_share"]
+    build(tmp_path / "expected", gzip.compress(contents.encode()), test_share=share)
     kept = tmp_path / "lists" / "main_Contents-amd64"
     kept.parent.mkdir()
     kept.write_text(contents)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    make_program(tmp_path, "apt-get", f'test "$1" = indextargets && echo {kept}')
+    make_program(
+        tmp_path,
+        "apt-get",
+        rf'[ "$*" = "indextargets --format \$(FILENAME) Identifier: {kind}" ] && echo {kept}',
+    )
     helper = make_program(tmp_path, "apt-helper", 'test "$1" = cat-file && shift && cat "$@"')
-    monkeypatch.setattr(FILES, "READER", (helper, "cat-file"))
-    FILES.prepare(tmp_path / "new")
-    made = (tmp_path / "new" / "train.txt").read_bytes()
-    assert made == (tmp_path / "expected" / "train.txt").read_bytes()
+    monkeypatch.setattr(INDEX, "READER", (helper, "cat-file"))
+    made.prepare(tmp_path / "new")
+    written = (tmp_path / "new" / "train.txt").read_bytes()
+    assert written == (tmp_path / "expected" / "train.txt").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,7 @@ def test_the_index_of_the_machine(tmp_path, monkeypatch):
     [
         (None, "apt-get cannot be run: No such file or directory; on a machine without apt, "),
         ("echo no >&2; exit 3", "apt-get indextargets failed: no"),
-        ("", "apt has no index of contents: apt-get install apt-file, then apt-get update"),
+        ("", "apt has no index Contents-deb: apt-get install apt-file, then apt-get update"),
     ],
 )
 def test_machines_without_an_index(tmp_path, monkeypatch, script, message):

@@ -2,6 +2,8 @@
 
 import os
 import re
+import socket
+import sys
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from slide.config import build
 from slide.config.ranks import ALONE, RankInfo, find_rank_info
 from slide.distributed import processes
 from slide.distributed.group import LostProcessError
-from slide.distributed.launch import Errors
+from slide.distributed.launch import Errors, watch_connections
 from slide.distributed.processes import SeveralRanks
 from slide.functional.losses import find_loss
 from slide.utils import run_folders
@@ -389,3 +391,20 @@ def test_a_run_beside_another_goes_on_with_its_own_folder(runs):
     assert runs["own"].rstrip("/").endswith(runs["first"][0]["said"].split()[-1])
     assert runs["folders"] == 2
     assert runs["notes"] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list open files")
+def test_a_connection_that_nothing_answers_ends_also_where_nobody_sends():
+    """Its two ends get options of the system: a network cannot be lost in a test."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    with one, other:
+        watch_connections(8)
+        for each in (one, other):
+            options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT]
+            assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            assert [each.getsockopt(socket.IPPROTO_TCP, x) for x in options] == [2, 2, 8000]
+        watch_connections(10**9)  # The longest wait that a run takes.
+        one.sendall(b"they stay open")
+        assert other.recv(99) == b"they stay open"

@@ -215,7 +215,7 @@ def saved(raw, tmp_path_factory):
     ranker = EnsembleRanker(depth=10).fit(network, train, held, every=data.train)
     names = [f"label {n}" for n in range(raw.num_labels)]
     Model(network, ranker, data.steps, label_names=names).save(folder)
-    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert {path.name for path in folder.iterdir()} == {*FILES, "README.md"}
     return folder, raw.test.features
 
 
@@ -289,7 +289,11 @@ def test_one_folder_that_several_write_and_read(tmp_path):
             assert load(place).predict(np.eye(6), k=5).labels.tolist() in answers
         for writer in writers:
             writer.result()
-    assert sorted(each.suffix for each in place.iterdir()) == [".json", *2 * [".safetensors"]]
+    assert sorted(each.suffix for each in place.iterdir()) == [
+        ".json",
+        ".md",
+        *2 * [".safetensors"],
+    ]
 
 
 def test_a_model_that_is_replaced_while_it_is_opened_is_opened_again(tmp_path, monkeypatch):

@@ -135,6 +135,17 @@ class TestComputedWeights:
                 optimizer.zero_grad()
         torch.testing.assert_close(dict(layer.named_parameters()), dict(linear.named_parameters()))
 
+    def test_by_hooks_of_the_forward_pass_are_refused_elsewhere(self):
+        """There they would be those of the forward pass before."""
+        layer, x = SampledLinear(D, N), torch.randn(B, D)
+        prune.l1_unstructured(layer, "weight", 0.5)
+        calls = layer.to_linear, layer.row_index, partial(layer.top_k, x, 1)
+        for call in (*calls, partial(layer.loss, x, draw_labels(), "bce")):
+            with pytest.raises(TypeError, match=r"^a hook computes the weight .* runs it: take"):
+                call()
+        prune.remove(layer, "weight")
+        layer.loss(x, draw_labels(), "bce")
+
     def test_of_convolutions_and_sparse_inputs(self):
         kernels, rows = (
             torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 2, 2), (D, 2))

@@ -272,6 +272,15 @@ def test_another_schedule_goes_on_from_where_it_would_be(schedule, later):
     assert other.rebuilds == saved.rebuilds + later
 
 
+def test_the_former_name_of_a_counter():
+    saved, other = (ActiveSampler(D, N, active=8) for _ in range(2))
+    saved.select(draw_queries(5), None)
+    state = saved.state_dict()
+    state["asides"] = state.pop("inference_selections")
+    other.load_state_dict(state)
+    assert other.state_dict() == saved.state_dict()
+
+
 def test_after_a_state_that_is_refused():
     """The index that there was may be half another one; it is built anew."""
     saved, other = (

@@ -1,5 +1,6 @@
 """Agreement of processes, and the number of threads beside other programs."""
 
+import signal
 from functools import partial
 from types import SimpleNamespace
 
@@ -10,23 +11,24 @@ from helpers import job
 from slide import runtime
 from slide.training import coordination, trainer
 from slide.training.coordination import Coordinator, CoreShare, run_and_waited
-from slide.utils.signals import Terminated
+from slide.utils.signals import error_of, exit_status
 
 
 class Processes:
-    """Two processes in turn: each all-reduce of the second one adds that of the first one."""
+    """Two processes in turn: each all-reduce of the second one has that of the first one."""
 
     def __init__(self, step=0):
-        self.sums = []
+        self.given = []
         self.first, self.second = (Coordinator(self.group(rank), step) for rank in (0, 1))
 
     def group(self, rank):
-        reduce = partial(self.sum, rank)
+        reduce = partial(self.most, rank)
         return SimpleNamespace(is_main_process=rank == 0, size=2, all_reduce=reduce)
 
-    def sum(self, rank, own):
-        self.sums.append(own.clone())
-        return own if rank == 0 else own + self.sums[-2]
+    def most(self, rank, own, operation):
+        assert operation == "max"
+        self.given.append(own)
+        return own if rank == 0 else own.maximum(self.given[-2])
 
 
 def test_time_is_that_of_the_first_process():
@@ -37,16 +39,19 @@ def test_time_is_that_of_the_first_process():
     # A step of 0.1 s: they agree again after 5 steps, and not before.
     for each in (both.first, both.second):
         assert each.interrupt(5, 0.5, KeyboardInterrupt()) is None
-    assert len(both.sums) == 2
+    assert len(both.given) == 2
     both.first.interrupt(6, 0.6, None)
     both.second.interrupt(6, 55.0, None)
     assert both.first.seconds(0.0) == both.second.seconds(0.0) == 0.6
 
 
-def test_a_signal_that_one_process_gets_ends_both():
-    both, own = Processes(step=70), Terminated()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_one_process_gets_ends_both_in_one_way(number):
+    both, own = Processes(step=70), error_of(number)
     assert both.first.interrupt(71, 0.1, own) is own, "a resumed run agrees after its first step"
-    assert isinstance(both.second.interrupt(71, 0.1, None), Terminated)
+    told = both.second.interrupt(71, 0.1, None)
+    assert told is not None
+    assert exit_status(told) == 128 + number
 
 
 class Machine:

@@ -322,7 +322,8 @@ def _read(data: np.ndarray, width: int, num_rows: int) -> Any:
     centres = index.nlist if listed else num_rows
     fits = found == [faiss.IndexFlatIP, width, width, num_rows, centres]
     if listed:
-        fits &= (index.invlists.nlist, index.invlists.code_size) == (index.nlist, 4 * width)
+        lists: Any = index.invlists
+        fits &= (lists.nlist, lists.code_size) == (index.nlist, 4 * width)
     if not fits:
         raise ValueError("it is another index than slide makes")
     return index
