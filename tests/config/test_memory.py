@@ -182,7 +182,8 @@ def test_the_re_ranker(tmp_path, make, candidates, warm):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     needed = ranking_memory.bytes_needed(every, every.kind, candidates, 50)
-    assert needed == pytest.approx(peak, rel=0.2)
+    # More if fewer of the labels are candidates than half of them, as of these items.
+    assert 0.8 * peak < needed < 2 * peak
 
 
 SAID = "error: there is not enough memory ("
