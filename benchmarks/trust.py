@@ -277,13 +277,10 @@ BEFORE = {"steps": 10, "checkpoint writing": 5}
 OTHERS = {
     "items": (
         ("trainer.kind=items", "dataset.num_features=100"),
-        ("scorer item_similarity", "scorer item_factors"),
+        ("scorer item_similarity",),
     ),
     "graph": (("trainer.kind=graph",), ("scorer analogous",)),
-    "short": (
-        ("dataset.labels_per_row=1", "dataset.nonzeros=6"),
-        ("scorer label_tree", "scorer conjunctions"),
-    ),
+    "short": (("dataset.labels_per_row=1",), ("scorer label_tree",)),
 }
 
 

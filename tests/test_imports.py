@@ -17,8 +17,8 @@ ONLY = {
     "numba": ("slide.ops.compile", "slide.ops.vectors", "slide.runtime", "slide.utils.profiling"),
     "tqdm": ("slide.utils.progress_bar",),
     "faiss": (
-        *("slide.ranking.scorers.neighbours", "slide.sampling.faiss"),
-        "slide.search.faiss_bytes",
+        "slide.ranking.scorers.neighbours",
+        "slide.sampling.faiss",
     ),
     "tensorboard": ("slide.training.monitor",),
     "torch.utils.tensorboard": ("slide.training.monitor",),
@@ -62,7 +62,7 @@ LAZY = {
 # What a small run without a re-ranker and a report must not import.
 UNUSED = ("sklearn", "matplotlib", *(f"slide.{wing}" for wing in WINGS))
 # Commands, which stand above all rooms.
-ENTRIES = {f"slide.{room}.__main__" for room in ("check", "data", "predict", "serve")}
+ENTRIES = {f"slide.{room}.__main__" for room in ("data", "predict", "serve")}
 
 
 def find_modules():
