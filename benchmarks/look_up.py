@@ -1,4 +1,4 @@
-"""Samplers compared: precision over seconds, what look-ups find, and recall over K and L.
+"""Sampler comparison: precision over seconds, what look-ups find, and recall over K and L.
 
     python benchmarks/look_up.py --root path/to/data
     python benchmarks/look_up.py --root path/to/data --datasets files --cases "uniform, batch"
@@ -100,7 +100,7 @@ FIGURES = {
 }
 COUNTS = {
     "active_mean": "outputs",
-    "candidates": "looked up",
+    "candidates": "candidates",
     "filled": "drawn",
     "rebuild_seconds": "upkeep, s",
     "network_seconds": "seconds",
@@ -166,7 +166,7 @@ def lines(rows: list[Row]) -> list[dict[str, object]]:
     for epochs in EPOCHS:
         for name in CASES:
             if own := of(rows, epochs=epochs, case=name):
-                out.append({"epochs": f"{epochs:g}", "chosen by, for a": name} | cells(own))
+                out.append({"epochs": f"{epochs:g}", "sampler, set for": name} | cells(own))
     return out
 
 
@@ -183,7 +183,7 @@ def set_lines(rows: list[Row]) -> list[dict[str, object]]:
     """A line for each kind of set, a column for each margin."""
     out = []
     for name in SETS:
-        line: dict[str, object] = {"sets of": name}
+        line: dict[str, object] = {"set of": name}
         for margin in MARGINS:
             if own := of(rows, case=name, margin=margin):
                 scores = [spread([row[each] for row in own]) for each in ("p_at_1", "psp_at_5")]

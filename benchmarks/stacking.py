@@ -1,4 +1,4 @@
-"""Is the final ranker ever worse than a base scorer? With 300, 1,000 and 10,000 training rows.
+"""Is the final ranker ever worse than a base model? With 300, 1,000 and 10,000 training rows.
 
     python benchmarks/stacking.py --root path/to/data
     python benchmarks/stacking.py --root path/to/data --datasets lastfm --rows 300 --seeds 0
@@ -65,7 +65,7 @@ def trained(data: SparseDataset, seed: int, folder: Path, overrides: Sequence[st
 
 
 def scores_of(trainer: Trainer) -> dict[str, list[float]]:
-    """P@1, P@3 and P@5 of the final ranker and of each base scorer with a rank."""
+    """P@1, P@3 and P@5 of the final ranker and of each base model with a rank."""
     ranker, split = trainer.ranker, trainer.eval_split
     assert ranker is not None
     right: dict[str, list[np.ndarray]] = {}
@@ -121,7 +121,7 @@ def lines(rows: list[Row]) -> Iterator[dict[str, object]]:
             "rows": f"{own[0]['learnt']:,}",
             "seeds": numbers(row["seed"] for row in own),
             FINAL: " / ".join(f"{each:.1f}" for each in final),
-            "best base scorer": best,
+            "best base model": best,
             "its precision": " / ".join(f"{each:.1f}" for each in means[best]),
             "difference of means": spread((scores[FINAL] - scores[best]).mean(1), "+", 1),
         }

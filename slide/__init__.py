@@ -7,7 +7,9 @@ Their gradients are written by hand, and a row-sparse Adam updates their rows.
 
 import typing
 
-# This import comes first: it sets up threading before torch and numba are loaded.
+# These imports come first: Ctrl-C ends the others without a traceback, where they are a command's,
+# and threading is set up before torch and numba are loaded.
+from slide.utils import signals as _signals  # isort: skip  # noqa: F401
 from slide import runtime as runtime  # isort: skip
 from slide.active_set import ActiveSet as ActiveSet
 from slide.functional import CSRMatrix as CSRMatrix

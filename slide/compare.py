@@ -11,14 +11,16 @@ from typing import Any, NamedTuple
 
 from slide.report.page import draw_comparison
 from slide.report.run_files import RunFiles, read_run, referring_keys
-from slide.utils.checks import counted, override_key, printable, typed_key
+from slide.utils.checks import override_key, printable, typed_key
 from slide.utils.commands import command_parser, ending_errors
 from slide.utils.figures import (
     KIND_METRICS,
     SELECTION_COLUMNS,
     figure,
+    figure_columns,
     terminal_width,
     text_table,
+    with_seeds,
 )
 from slide.utils.files import write_atomic, write_text
 from slide.utils.progress_bar import show
@@ -126,13 +128,8 @@ def compare(runs: Sequence[RunFiles]) -> Comparison:
     for key, cells in differing(runs).items():
         each = ([cells[at[run.folder]] for run in group] for group in groups)
         settings[key] = [", ".join(dict.fromkeys(values)) for values in each]
-    figures = {}
-    for head, name in _FACTS.items():
-        column = [[run.summary.get(name) for run in group] for group in groups]
-        column = [[value for value in cell if value is not None] for cell in column]
-        if any(map(any, column)):
-            figures[head] = column
-    return Comparison(settings, figures)
+    summaries = [[run.summary for run in group] for group in groups]
+    return Comparison(settings, figure_columns(summaries, _FACTS))
 
 
 def as_text(table: Comparison) -> str:
@@ -237,9 +234,7 @@ def names_of(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
     folders = [group[0].folder for group in groups]
     names = [folder.name for folder in folders]
     names = names if len(set(names)) == len(names) else list(map(str, folders))
-    more = [len(group) - 1 for group in groups]
-    pairs = zip(names, more, strict=True)
-    return [f"{name} and {counted(n, 'other seed')}" if n else name for name, n in pairs]
+    return [with_seeds(name, len(group)) for name, group in zip(names, groups, strict=True)]
 
 
 if __name__ == "__main__":

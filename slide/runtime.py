@@ -31,7 +31,7 @@ from numba.core import config
 from slide.utils import checks
 from slide.utils.resources import core_limit
 
-VERSION = "0.1.0"
+VERSION = "1.0.0"
 
 # glibc's options, as environment variables and in bytes: the size from which the system provides
 # an array's memory directly, and the size of free memory from which glibc gives memory back.

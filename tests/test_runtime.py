@@ -249,7 +249,9 @@ def test_the_type_of_products_is_the_faster_one(processor):
     timed = processor(False)
     assert backend.choose_products("auto") == "float32"
     assert not timed().currsize
-    with pytest.raises(ValueError, match="products must be one of auto, bfloat16, float32, not 'int8'"):
+    with pytest.raises(
+        ValueError, match="products must be one of auto, bfloat16, float32, not 'int8'"
+    ):
         backend.choose_products("int8")
 
 

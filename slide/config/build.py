@@ -49,6 +49,8 @@ _FEW = 100
 _WIDE = 4096
 # Most characters of the part of a folder's name about settings.
 LABEL_LENGTH = 100
+# Keys of the first layer, and the option of its parameter group that each sets.
+_OF_INPUT = {"input_betas": "betas", "input_rowwise": "rowwise"}
 # What sampler=full builds. It means all outputs, whatever number a recipe has.
 FULL = "slide.FullSampler"
 # Key prefixes without effect where all outputs are computed; and without a proposer.
@@ -98,6 +100,9 @@ def fill_in(config: DictConfig, num_rows: int, num_labels: int) -> None:
         sampler.active = "all"
     if sampler.active is None:
         sampler.active = sizes.active_outputs(num_labels, sampler.mode)
+    if config.optimizer.get("input_betas", ()) is None:
+        betas, batch = config.optimizer.betas, trainer.batch_size
+        config.optimizer.input_betas = sizes.input_betas(betas, num_rows, batch)
     if network.hidden is None:
         network.hidden = [sizes.hidden_width(num_labels)]
     if trainer.evaluation is None:
@@ -191,9 +196,8 @@ def check_settings(config: DictConfig, given: Collection[str] = (), ranks: Ranks
             make(inputs, outputs)
     check_search(output(widths[-1], 8), _options(config).evaluation)
     checks.positive("input_rate", config.optimizer.input_rate)
-    optimizer = instantiate(_without(config, "optimizer", "input_rate"))(
-        [torch.nn.Parameter(torch.zeros(1, 1, dtype=torch.float32))]
-    )
+    params = [torch.nn.Parameter(torch.zeros(1, 1, dtype=torch.float32))]
+    optimizer = _make_optimizer(config, [{"params": params, **_input_options(config)}])
     instantiate(config.lr_schedule)(optimizer, 1)
     build_loss(config)
     instantiate(config.ranker)
@@ -291,8 +295,22 @@ def build_optimizer(config: DictConfig, network: SlideNetwork) -> RowSparseAdam:
         >>> [group["lr"] for group in optimizer.param_groups]
         [0.01, 0.04]
     """
-    groups = network.parameter_groups(config.optimizer.lr, config.optimizer.input_rate)
-    return instantiate(_without(config, "optimizer", "input_rate"))(groups)
+    rates = {"lr": config.optimizer.lr, "input_rate": config.optimizer.input_rate}
+    return _make_optimizer(config, network.parameter_groups(**rates, **_input_options(config)))
+
+
+def _make_optimizer(config: DictConfig, groups: list[dict[str, Any]]) -> RowSparseAdam:
+    return instantiate(_without(config, "optimizer", "input_rate", *_OF_INPUT))(groups)
+
+
+def _input_options(config: DictConfig) -> dict[str, Any]:
+    """Options of the first layer's parameter group; other optimizers may have no such keys."""
+    found = {name: config.optimizer.get(key) for key, name in _OF_INPUT.items()}
+    return {
+        name: tuple(value) if name == "betas" else value
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def build_loss(config: DictConfig) -> Any:
@@ -300,10 +318,11 @@ def build_loss(config: DictConfig) -> Any:
     return instantiate(config.loss)
 
 
-def _without(config: DictConfig, group: str, key: str) -> DictConfig:
+def _without(config: DictConfig, group: str, *keys: str) -> DictConfig:
     config = config.copy()  # The whole of it, because values may refer to other groups.
     OmegaConf.set_struct(config, False)
-    config[group].pop(key)
+    for key in keys:
+        config[group].pop(key, None)
     return config[group]
 
 

@@ -59,9 +59,11 @@ from slide.utils.commands import VERSION_LINE
 from slide.utils.figures import (
     KIND_METRICS,
     SELECTION_COLUMNS,
+    figure,
     figure_columns,
     terminal_width,
     text_table,
+    with_seeds,
 )
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import fail, log, open_streams, show
@@ -382,13 +384,16 @@ class Sweep:
     def run(self, runs: Sequence[list[str]]) -> None:
         """Run the jobs one after the other."""
         try:
-            for number, overrides in enumerate(runs, 1):
-                words = self._words_of(overrides)
-                job = partial(_compose_and_run, overrides, words)
-                self.outcomes.append(_outcome_of(number, words, job))
-        except Interrupted:
+            with raised_terminations():  # Also between two jobs.
+                for number, overrides in enumerate(runs, 1):
+                    words = self._words_of(overrides)
+                    job = partial(_compose_and_run, overrides, words)
+                    self.outcomes.append(_outcome_of(number, words, job))
+        except (Interrupted, KeyboardInterrupt) as error:
             if self.outcomes:
                 show(self.table())
+            if isinstance(error, KeyboardInterrupt):
+                _stop("interrupted", error)
             raise
 
     def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
@@ -433,15 +438,26 @@ class Sweep:
         if failed:
             fail(f"{failed} of {counted(len(self.outcomes), 'job')} failed")
 
+    def _by_seeds(self) -> list[list[Outcome]]:
+        """Finished jobs that differ in ``seed`` alone, together; each other job alone."""
+        found: dict[Any, list[Outcome]] = {}
+        for number, outcome in enumerate(self.outcomes):
+            others = [word for word in outcome.words if typed_key(word) != "seed"]
+            joined = outcome.summary is not None and "seed" in self.keys
+            found.setdefault(tuple(others) if joined else number, []).append(outcome)
+        return list(found.values())
+
     def table(self) -> str:
-        """A line for each job: its settings, scores, what its look-ups found, and its folder."""
-        given = [
-            {typed_key(word): word.partition("=")[2] for word in outcome.words}
-            for outcome in self.outcomes
-        ]
-        columns = {key: [values.get(key, "") for values in given] for key in self.keys}
-        columns |= figure_columns([each.summary or {} for each in self.outcomes], _FIGURES)
-        columns["folder"] = [outcome.said for outcome in self.outcomes]
+        """A line for each job, or those of several seeds: settings, scores, look-ups, folder."""
+        groups, columns = self._by_seeds(), dict[str, list[str]]()
+        for key in self.keys:
+            told = ([word for each in group for word in each.words] for group in groups)
+            given = ([w.partition("=")[2] for w in words if typed_key(w) == key] for words in told)
+            columns[key] = [", ".join(dict.fromkeys(values)) for values in given]
+        summaries = [[each.summary or {} for each in group] for group in groups]
+        for head, column in figure_columns(summaries, _FIGURES).items():
+            columns[head] = [figure(values, _FIGURES[head]) for values in column]
+        columns["folder"] = [with_seeds(group[0].said, len(group)) for group in groups]
         cells = [[head, *rest] for head, rest in columns.items()]
         return text_table(cells, terminal_width(), len(self.keys))
 

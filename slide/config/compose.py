@@ -509,6 +509,9 @@ def resumed(composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
             config[group] = composed[group]
     if "prior_margin" not in config.network:
         config.network.prior_margin = 0.0
+    for key, value in {"input_betas": "betas", "input_rowwise": "rowwise"}.items():
+        if key not in config.optimizer and value in config.optimizer:
+            config.optimizer[key] = config.optimizer[value]  # As it was for all layers.
     if "products" not in config.runtime:
         config.runtime.products = "auto"
     rebuild = OmegaConf.select(config, "sampler.rebuild")

@@ -20,7 +20,10 @@ def memory_needs(config: DictConfig, data: SparseDataset, ranks: Ranks = ALONE) 
     weights = _num_weights(widths)
     states = widths[0] + 2 * sum(widths[1:]) - widths[1]  # Rows of weights; each bias is one.
     first = optimizer.get("betas", [0])[0] != 0  # Other optimizers may have no such keys.
-    moments = first * weights + (states if optimizer.get("rowwise", False) else weights)
+    inputs = widths[0] * widths[1]  # Weights of the first layer.
+    second = states - widths[0] if optimizer.get("rowwise", False) else weights - inputs
+    second += widths[0] if optimizer.get("input_rowwise", False) else inputs
+    moments = first * weights + second
     moments += optimizer.get("correct_skipped", False) * states
     needs = {"weights": 4 * weights, "moments": 4 * moments}
     if config.ranker and ranks.group.is_main_process:

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
+from slide.utils.files import disk_error, open_bytes
 from slide.utils.progress_bar import ProgressBar
 
 # 64 GiB and a million files: more is no data set, but an attack or a mistake.
@@ -52,7 +53,7 @@ def unpack(archive: Path, wanted: Mapping[str, Path], name: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
     bar = ProgressBar(unit="B", unit_scale=True, desc=f"unpacking {name}")
     try:
-        with archive.open("rb") as file, bar:
+        with open_bytes(archive) as file, bar:
             if _starts_with(file, b"PK"):
                 _unpack_zip(file, wanted, bar.update)
                 return
@@ -66,12 +67,10 @@ def unpack(archive: Path, wanted: Mapping[str, Path], name: str) -> None:
                     raise UnpackError("it is no archive")
     except UnpackError:
         raise
-    except DAMAGES as error:
+    except (*DAMAGES, OSError) as error:
+        if (of_disk := disk_error(error)) is not None:
+            raise of_disk from None
         raise UnpackError(f"it is damaged: {error or type(error).__name__}") from error
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):
-            raise
-        raise UnpackError(f"it is damaged: {error}") from error
 
 
 def decompressed(file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:

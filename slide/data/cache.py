@@ -29,6 +29,7 @@ from slide.utils.array_checks import Stored
 from slide.utils.files import (
     json_digest,
     naming,
+    open_bytes,
     pieces,
     read_text,
     side_by_side,
@@ -144,7 +145,7 @@ def check_written(folder: Path, files: Mapping[str, Any], sizes: Mapping[str, in
 
     def check(name: str) -> None:
         path, said = folder / name, CacheFile(*files[name])
-        with path.open("rb", buffering=0) as file:
+        with open_bytes(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != said.size:
                 raise ValueError(f"{path} has {size} bytes, but {said.size} were written")

@@ -22,7 +22,7 @@ from slide.data.archives import MAX_BYTES, ensure_space, unpack
 from slide.data.row_files import copy_numbered_rows
 from slide.runtime import VERSION
 from slide.utils import checks
-from slide.utils.files import pieces
+from slide.utils.files import open_bytes, pieces
 from slide.utils.progress_bar import ProgressBar, log
 
 LOCK = ".fetch.lock"
@@ -479,7 +479,7 @@ def _wrong_hash(remote: Remote, path: Path) -> str:
     digest = hashlib.new(kind.removeprefix("git-"), usedforsecurity=False)
     if kind == "git-sha1":
         digest.update(b"blob %d\0" % path.stat().st_size)
-    with path.open("rb", buffering=0) as file:
+    with open_bytes(path) as file:
         for piece in pieces(file):
             digest.update(piece)
     found = digest.hexdigest()

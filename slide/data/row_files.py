@@ -18,7 +18,7 @@ from slide.ops import text_rows as kernel
 from slide.sparse import CSR, Pattern, check_scipy
 from slide.utils import checks
 from slide.utils.checks import printable
-from slide.utils.files import write_atomic
+from slide.utils.files import disk_error, open_bytes, write_atomic
 from slide.utils.progress_bar import ProgressBar, counted_bytes
 
 # 16 MiB are parsed at a time.
@@ -358,12 +358,15 @@ def read_npz_blocks(features: Path, labels: Path | None) -> Iterator[Block]:
 @contextmanager
 def _opened_matrix(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file. If numpy opened it by its path, it would not close a malformed one."""
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         try:
             pieces: Any = Pieces(file)  # What `zipfile` needs.
             yield pieces
         except Exception as error:  # zipfile, zlib, struct and numpy raise many kinds.
-            problem = f"cannot be read as a SciPy sparse matrix: {type(error).__name__}: {error}"
+            if (of_disk := disk_error(error)) is not None:
+                raise of_disk from None
+            said = checks.shortened(f"{type(error).__name__}: {error}")
+            problem = f"cannot be read as a SciPy sparse matrix: {said}"
             raise DataError(f"{path}: {problem} (scipy.sparse.save_npz writes one)") from error
 
 

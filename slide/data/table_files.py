@@ -8,12 +8,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from slide.data.errors import LONGEST_LINE, DataError, check_line_length, check_not_compressed
 from slide.utils.checks import counted
+from slide.utils.files import open_bytes
 from slide.utils.progress_bar import ProgressBar
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -35,9 +36,11 @@ Cells = Mapping[str, Any]
 
 def open_text(path: Path) -> IO[bytes]:
     """Opens a file after its byte order mark, which editors of Windows write."""
-    file = path.open("rb")
-    if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
-        file.seek(0)
+    with ExitStack() as stack:
+        file = stack.enter_context(open_bytes(path))
+        if file.read(len(BYTE_ORDER_MARK)) != BYTE_ORDER_MARK:
+            file.seek(0)
+        stack.pop_all()  # It stays open.
     return file
 
 

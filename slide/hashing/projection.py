@@ -1,4 +1,4 @@
-"""Projections on the few directions in which hidden vectors vary: the others are mostly noise.
+"""Projections on the few directions in which hidden vectors vary; the others are mostly noise.
 
 (Weiss, Torralba, Fergus 2008, "Spectral hashing"; Gong et al. 2013, "Iterative quantization".)
 """
@@ -18,12 +18,12 @@ from slide.utils.array_checks import Expected, check_arrays
 _COLD, _WARM = 4, 1
 # The directions are principal directions of the last 1,024 inputs.
 RECENT = 1024
-# Directions, of which folders of models hold 120.
+# Number of directions, which folders of models store.
 DIRECTIONS = 120
-# Rows of which the mean row is computed, at most.
+# Maximum number of rows for the mean row.
 _MEAN_ROWS = 2**12
-# Rows are projected in multiples of this number, with zeros after the last one: oneDNN makes new
-# code for each product of another shape.
+# The number of rows is padded with zeros to a multiple of this: oneDNN generates code for each new
+# shape.
 _UNIT = 512
 
 
@@ -37,7 +37,7 @@ class Projection:
     Args:
         in_features: D, length of the inputs.
         seed: seed of the directions before the first inputs.
-        directions: largest number of directions.
+        directions: maximum number of directions.
 
     Attributes:
         directions: ``(D, k)`` float32, orthonormal columns, the largest variance first.
@@ -54,7 +54,7 @@ class Projection:
         self._batches = [torch.empty(0, in_features, dtype=torch.float32)]
 
     def observe(self, inputs: Tensor) -> None:
-        """Keep the inputs ``(B, D)`` of a step, but those that are not finite."""
+        """Keep the finite inputs ``(B, D)`` of a step."""
         x = inputs.detach().float()
         # A sum is finite if all numbers are, and rarely if they are not: the exact check is slow.
         x = x.clone() if x.sum().isfinite() else x[x.isfinite().all(1)]
@@ -68,7 +68,7 @@ class Projection:
         return torch.cat(self._batches)[-RECENT:]
 
     def renew(self, weight: Tensor, bias: Tensor | None, most: int) -> None:
-        """Take the directions of recent inputs, and the mean row in the first ``most`` of them."""
+        """Compute the directions of recent inputs, and the mean row in the first ``most``."""
         self.to(weight.device)
         if len(recent := self.recent):
             self.mean_input = recent.mean(0)
@@ -139,7 +139,7 @@ class Projection:
         self._batches = [torch.from_numpy(state["recent"].copy())]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What inputs have determined, for `take`; copies on the CPU."""
+        """Mean input, directions and variances, for `take`; copies on the CPU."""
         names = "mean_input", "directions", "variances"
         return {name: getattr(self, name).cpu().clone() for name in names}
 

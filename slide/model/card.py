@@ -9,6 +9,7 @@ import platform
 import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,10 @@ def model_card(model: "Model", dtype: str) -> str:
     summary = facts_of(kept) if isinstance(kept, dict) else {}  # A stranger may have written it.
     name = shortened(model.name) or "model"
     scores = {head: (key, summary[key]) for head, key in _SCORES.items() if key in summary}
-    columns = model.columns if isinstance(model.settings.get("columns"), dict) else None
+    columns = None
+    if isinstance(model.settings.get("columns"), dict):
+        with suppress(ValueError):  # Who opens the model is told.
+            columns = model.columns
     layers = [layer.out_features for layer in model.network.layers()]
     widths = [model.network.first.in_features, *layers]
     rows = {

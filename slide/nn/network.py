@@ -165,8 +165,12 @@ class SlideNetwork(nn.Module):
         rest = [layer.to_linear() for layer in others]
         return TorchTwin((first.weight, first.bias), rest, k).train(self.training)
 
-    def parameter_groups(self, lr: float, input_rate: float) -> list[dict[str, Any]]:
+    def parameter_groups(
+        self, lr: float, input_rate: float, **input_options: Any
+    ) -> list[dict[str, Any]]:
         """Parameter groups for an optimizer: rate ``lr * input_rate`` for the first layer.
+
+        ``input_options`` are further options of the optimizer for the first layer.
 
         The others learn at ``lr``. A step touches the weights of a feature only if the feature
         occurs, and a step of Adam has about the same length for small and large gradients. With one
@@ -176,7 +180,8 @@ class SlideNetwork(nn.Module):
         checks.positive("input_rate", input_rate)
         rest = [*self.hidden.parameters(), *self.output.parameters()]
         first = list(self.first.parameters())
-        return [{"params": rest, "lr": lr}, {"params": first, "lr": lr * input_rate}]
+        own = {"params": first, "lr": lr * input_rate, **input_options}
+        return [{"params": rest, "lr": lr}, own]
 
     def extra_repr(self) -> str:
         return f"dropout={self.dropout}, input_dropout={self.input_dropout}"

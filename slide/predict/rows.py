@@ -40,6 +40,7 @@ from slide.data.table_files import (
 from slide.model import Model, Names
 from slide.sparse import CSR, Pattern, stacked
 from slide.utils import checks
+from slide.utils.files import open_bytes
 from slide.utils.progress_bar import ProgressBar, log
 
 ROW_FORMATS = ("xmc", "svmlight", "npz", "jsonl", "csv", "parquet")
@@ -127,7 +128,8 @@ def number_features(
         _check_finite(value, feature)
         column = _column_of(feature, model.feature_names, first)
         if model.feature_names is None and not 0 <= column < model.num_features:
-            raise ValueError(f"feature {feature} is not in [{first}, {first + model.num_features})")
+            last = first + model.num_features
+            raise ValueError(f"feature {feature!s:.60} is not in [{first}, {last})")
         if column is not None:  # Else a word, for example, that no training row has.
             features[column] = features.get(column, 0.0) + value
             _check_finite(features[column], feature)
@@ -147,7 +149,7 @@ def each_row(rows: CSR | None) -> Iterator[CSR]:
 
 def _check_finite(value: Any, feature: Any) -> None:
     if not isinstance(value, int | float) or not abs(value) < checks.FLOAT32_LIMIT:
-        raise ValueError(f"value {value!r:.60} of feature {feature!r} {checks.NO_FLOAT32}")
+        raise ValueError(f"value {value!r:.60} of feature {feature!r:.60} {checks.NO_FLOAT32}")
 
 
 def _column_of(name: Any, names: Names | None, first: int) -> Any:
@@ -156,13 +158,13 @@ def _column_of(name: Any, names: Names | None, first: int) -> Any:
         if names.kind in ("float", "flag") and isinstance(name, int | float):
             return names.number(name)
         if isinstance(name, bool) or not isinstance(name, str | int):
-            raise ValueError(f"{name!r} is neither text nor a whole number")
+            raise ValueError(f"{name!r:.60} is neither text nor a whole number")
         if names.kind in ("text", "number"):
             return names.number(str(name) if names.kind == "text" else _whole(name))
         return names.number(names.parsed(str(name)))
     number = _whole(name)
     if number is None:
-        raise ValueError(f"{name!r} is no number; the model has no names")
+        raise ValueError(f"{name!r:.60} is no number; the model has no names")
     return number - first
 
 
@@ -197,7 +199,7 @@ def read_rows(
         yield from _matrices(path, None if labels is None else Path(labels), model)
         return
     name, counted = "standard input" if piped else source, reader.counted
-    with nullcontext(sys.stdin.buffer) if piped else path.open("rb", buffering=_CHUNK) as opened:
+    with nullcontext(sys.stdin.buffer) if piped else open_bytes(path, _CHUNK) as opened:
         file = Beginning(opened, name)
         size = path.stat().st_size if path.is_file() else None
         advice = f"unpack it first, as in zcat {source} | slide-predict MODEL -"
@@ -292,7 +294,7 @@ class _RowReader:
     def _labels(self, given: Any) -> list[int]:
         """Columns of labels, each once."""
         if given is not None and not isinstance(given, list):
-            raise ValueError(f"labels must be a list of names, not {given!r}")
+            raise ValueError(f"labels must be a list of names, not {given!r:.60}")
         labels, known = [], self.model.num_labels
         for label in given or []:
             column = _column_of(label, self.model.label_names, self.counted.first_label)

@@ -11,7 +11,7 @@ import numpy as np
 
 from slide.report.run_files import RunFiles, read_run
 from slide.sparse import CSR, Pattern, hits
-from slide.utils.figures import KIND_METRICS, SELECTION_COLUMNS, figure_columns
+from slide.utils.figures import KIND_METRICS, SELECTION_COLUMNS, figure, figure_columns
 from slide.utils.files import write_text
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _PRECISIONS = {
 _SELECTION = {
     "recall of the ten best": ("selection/recall_without_labels", "selection/chance"),
     "outputs looked up, of a set": ("selection/candidates",),
-    "share of the rows looked at": ("look_up/rows_seen_share",),
+    "share of the rows read": ("look_up/rows_seen_share",),
 }
 # Parts of the time of a run, by their names in the summary.
 _PARTS = {
@@ -310,8 +310,9 @@ def _selection(run: RunFiles) -> Iterator[str]:
             "drawn at random. To look them up, an input looks at a share of all weight rows.</p>"
         )
     yield _images(draw_selection(run))
-    figures_of = figure_columns([run.summary], SELECTION_COLUMNS)
-    yield _table(["", "value"], [[head, cell] for head, (cell,) in figures_of.items()])
+    figures = figure_columns([[run.summary]], SELECTION_COLUMNS).items()
+    shown = [[head, figure(values, SELECTION_COLUMNS[head])] for head, (values,) in figures]
+    yield _table(["", "value"], shown)
 
 
 def _frequency(answers: Answers) -> Iterator[str]:
@@ -390,8 +391,8 @@ def _settings(run: RunFiles) -> Iterator[str]:
 def _images(figures: dict[str, "Figure"]) -> str:
     """Pictures side by side, by what they show."""
     found = ""
-    for text, figure in figures.items():
-        code = base64.b64encode(svg(figure).encode()).decode()
+    for text, drawn in figures.items():
+        code = base64.b64encode(svg(drawn).encode()).decode()
         found += f'<img alt="{escape(text)}" src="data:image/svg+xml;base64,{code}">'
     return f'<div class="row">{found}</div>'
 

@@ -1,4 +1,4 @@
-"""Candidates by an index of FAISS, of any kind that its index factory makes."""
+"""Candidates by any index of FAISS's index factory."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ _FEW = 40 * 256
 class FaissProposer(RankedProposer):
     """Proposes the rows with the largest inner products that an index of FAISS finds.
 
-    The index holds each row with its bias as one more coordinate. It is made anew at each rebuild,
-    and does not follow rows between rebuilds. (Douze et al. 2024, "The Faiss library".)
+    The index holds each row with its bias as one more coordinate. Each rebuild makes a new index,
+    which does not change between rebuilds. (Douze et al. 2024, "The Faiss library".)
 
     Args:
         in_features: D, length of the inputs.
@@ -29,7 +29,7 @@ class FaissProposer(RankedProposer):
         factory: a string of FAISS's index factory, such as ``"IVF1024,SQ8"``, ``"HNSW32"``,
             ``"LSH"`` or ``"Flat"``; lists need about 40 rows each. None: ``"IVF256,SQ8"``, and
             ``"Flat"`` for fewer than 10,240 outputs.
-        best: largest number of candidates of a sample; twice as many are scored exactly.
+        best: maximum number of candidates of a sample; twice as many are scored exactly.
         seed: not used; other proposers have this argument, too.
 
     Raises:

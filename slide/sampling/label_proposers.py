@@ -1,4 +1,4 @@
-"""Candidates by way of labels: the best of the labels of recent samples."""
+"""Candidates from labels: the best labels of recent samples."""
 
 from typing import Any
 
@@ -24,17 +24,18 @@ from slide.utils.profiling import profiled
 
 
 class RecentProposer(Proposer):
-    """Proposes, of the labels of recent samples, the best few of each sample.
+    """Proposes the best labels of recent samples.
 
-    Outputs with large scores for an input are often labels, or are labels of inputs like it. So
-    most of them were labels a moment ago. The labels of the batch and of the batches before it,
-    `recent` different ones, are scored for each sample, with the weights as they
-    are, and the best few that are not its own labels are its candidates. For a set that the batch
-    shares, the newest labels are candidates as they are: each is a negative of all samples, and
-    scores would cost as much as the step. There is no index that could be out of date. Batches as a
-    source of hard negatives are known from the training of retrievers (Karpukhin et al. 2020,
-    "Dense passage retrieval for open-domain question answering", section 3.2), and a memory of
-    earlier ones from Wang et al. 2020, "Cross-batch memory for embedding learning".
+    Outputs with large scores for an input are often labels of similar inputs, so most of them were
+    labels a moment ago. The weights score the labels of this batch and of earlier batches
+    (`recent` different ones) for each sample; the best of them, without the sample's labels, are
+    its candidates. For a shared set, the newest labels are candidates without scores: each is a
+    negative of all samples, and scores would cost as much as the step. There is no index that could
+    be out of date.
+
+    Batches are a known source of hard negatives in the training of retrievers (Karpukhin et al.
+    2020, "Dense passage retrieval for open-domain question answering", section 3.2); Wang et al.
+    2020, "Cross-batch memory for embedding learning", keep earlier batches.
 
     Args:
         in_features: D, length of the inputs.
@@ -81,7 +82,7 @@ class RecentProposer(Proposer):
         self._labels: np.ndarray | None = None  # Of the last batch, as the host knows them.
 
     def resize(self, out_features: int) -> None:
-        """See `Proposer.resize`; labels may have other numbers now, so none are remembered."""
+        """See `Proposer.resize`; forgets all labels, whose numbers may have changed."""
         super().resize(out_features)
         self.pool = np.empty(0, np.int32)
 
@@ -164,7 +165,7 @@ class RecentProposer(Proposer):
     def touched(self, active: ActiveSet) -> None:
         """Remember the labels of a training step."""
         known, self._labels = self._labels, None
-        # The ids of another device are not looked at, since the host would wait for it.
+        # Ids on another device are not read, because the host would wait for it.
         if known is None or not isinstance(active.ids, Tensor):
             known = active.label_ids()
         self.pool = self._newest(known)
@@ -180,7 +181,7 @@ class RecentProposer(Proposer):
         return f"the last {self.recent:,} labels"
 
     def statistics(self) -> dict[str, float]:
-        """How many different labels are remembered, all of which an input looks at."""
+        """The number of different labels kept, all of which an input reads."""
         return {"look_up/rows_seen": float(len(self.pool))}
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The interfaces of samplers, which layers call, and of proposers, which samplers call.
 
-Below them is what several proposers share: the best few ids of each sample, without its labels.
+Below them are functions that several proposers share.
 """
 
 from typing import Any, Protocol
@@ -83,11 +83,11 @@ class Sampler(Protocol):
         self.forget_index()
 
     def statistics(self) -> dict[str, float]:
-        """Numbers for the log, named ``group/name``; what is not known is left out.
+        """Numbers for the log, named ``group/name``; unknown numbers are left out.
 
-        ``selection/candidates`` is the number of outputs in the last set that were found, and
-        ``selection/filled`` that of outputs drawn at random, on average over the samples if each
-        has its own.
+        ``selection/candidates`` is the number of candidates in the last set, and
+        ``selection/filled`` that of outputs drawn at random: means over the samples if each has its
+        own set.
         """
         return {}
 
@@ -111,9 +111,8 @@ class Sampler(Protocol):
 class Proposer:
     """An index over the rows of a weight. It proposes candidates to an `ActiveSampler`.
 
-    A subclass must define `rebuild` and `candidates`, or `look_up` in place of the latter if it
-    sets ``needs_labels``. The other methods have defaults, which a subclass may replace by faster
-    ones.
+    A subclass must define `rebuild` and `candidates`, or `look_up` instead of the latter if it sets
+    ``needs_labels``. The other methods have defaults, which a subclass may override.
 
     Args:
         in_features: D, length of the inputs.
@@ -122,11 +121,11 @@ class Proposer:
 
     Attributes:
         sparse_inputs: whether inputs may be in CSR form.
-        needs_labels: whether it finds candidates by way of labels. Then it serves the training of a
-            layer with labels, and neither prediction nor hidden layers.
+        needs_labels: whether it finds candidates from labels. Then it works only in the training of
+            a layer with labels, and not for prediction or hidden layers.
         cpu_only: whether weights must be on the CPU.
-        has_index: whether there is what a search needs, after a state was loaded.
-        filled: number of ids of the last `propose` that were not found but drawn at random.
+        has_index: whether the index is complete, after a state was loaded.
+        filled: number of ids of the last `propose` that were drawn at random.
 
     Example:
         >>> import slide, torch
@@ -174,7 +173,7 @@ class Proposer:
 
         Args:
             queries: ``(B, D)``.
-            labels: of each sample; they are in its set anyway. Empty rows: they are not known.
+            labels: of each sample; they are in its set anyway. Empty rows: unknown labels.
         """
         return self.candidates(queries)
 
@@ -183,13 +182,13 @@ class Proposer:
     ) -> RankedIds | Tensor:
         """The best candidates of each sample, distinct; a set takes all of them, in any order.
 
-        Here the ids with the most votes are the best; of ids with equal votes, ids that are nearer
-        to the front of the sample's candidates.
+        By default the ids with the most votes are the best; among equal votes, the ids nearest to
+        the front of the sample's candidates.
 
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            wanted: ``(B,)`` int64, largest number of candidates of each sample.
+            wanted: ``(B,)`` int64, maximum number of candidates of each sample.
             key: key of random draws, if the proposer draws.
 
         Returns:
@@ -218,13 +217,13 @@ class Proposer:
 
         In a tensor on another device than the CPU, -1 may follow the last id.
 
-        Here the votes for an id are added up over the samples. Of ids with equal votes, ids that
-        are nearer to the front of some sample's candidates are chosen.
+        By default the votes for an id are added up over the samples. Among equal votes, ids nearest
+        to the front of some sample's candidates are chosen.
 
         Args:
             queries: ``(B, D)``.
             labels: of each sample; see `look_up`.
-            wanted: largest number of ids.
+            wanted: maximum number of ids.
             key: key of random draws, if the proposer draws.
         """
         found = self.look_up(queries, labels)
@@ -252,29 +251,28 @@ class Proposer:
         """Called before a `rebuild` that must use no earlier index: all rows may have changed."""
 
     def resize(self, out_features: int) -> None:
-        """Index another number of rows from the next `rebuild` on, which comes before any query."""
+        """Change the number of rows; a `rebuild` follows before any query."""
         self.out_features = out_features
 
     def statistics(self) -> dict[str, float]:
-        """Numbers for the log, named ``group/name``; what is not known is left out.
+        """Numbers for the log, named ``group/name``; unknown numbers are left out.
 
-        A name has one meaning in all proposers, and runs show these:
+        A name has one meaning in all proposers. Runs show these:
 
-        * ``look_up/rows_seen``: mean number of rows that an input of the last look-up looked at,
+        * ``look_up/rows_seen``: mean number of rows that an input of the last look-up read,
         * ``tables/non_empty_share``: share of the buckets of hash tables that are not empty,
-        * ``tables/mean_bucket``: mean number of ids that were put into a bucket that is not empty,
-        * ``tables/largest_bucket``: number of ids that the fullest bucket holds,
-        * ``tables/left_out_share``: share of the entries of tables that no look-up sees, because
-          too many ids are in their bucket.
+        * ``tables/mean_bucket``: mean number of ids that were put into a non-empty bucket,
+        * ``tables/largest_bucket``: number of ids in the fullest bucket,
+        * ``tables/left_out_share``: share of the entries that full buckets dropped.
         """
         return {}
 
     def description(self) -> str:
-        """What chooses, for the first lines of a run; by default the name of the class."""
+        """The index in a few words, for the first lines of a run; by default the class name."""
         return type(self).__name__
 
     def sizes(self) -> dict[str, int]:
-        """Sizes of the index, also those that nobody gave, by name; runs show these:
+        """Sizes of the index by name, defaults included; runs show these:
 
         * ``directions``: number of directions on which rows and inputs are projected,
         * ``num_tables`` and ``hashes_per_table``: L and K, if there are hash tables.
@@ -284,8 +282,8 @@ class Proposer:
     def state_dict(self) -> dict[str, Any]:
         """Everything that a resumed run needs, as numbers, arrays and dicts of them.
 
-        If it is empty, the index is rebuilt from the weights when a run is resumed; so it is where
-        this raises an error before the first `rebuild`, which may make what there is to save.
+        If it is empty, or if this raises an error before the first `rebuild`, a resumed run
+        rebuilds the index from the weights.
         """
         return {}
 
@@ -299,7 +297,7 @@ def num_queries(queries: Queries) -> int:
 
 
 def dense(queries: Tensor | CSR, proposer: str) -> Tensor:
-    """Inputs that are no sparse rows, else TypeError, which names the proposer."""
+    """Inputs as a tensor; a TypeError that names the proposer for sparse rows."""
     if isinstance(queries, CSR):
         raise TypeError(
             f"{proposer} takes dense inputs only; use PublishedLSHProposer on this layer"

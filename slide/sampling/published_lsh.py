@@ -34,12 +34,12 @@ released_hash = partial(DWTA, packing="released")
 class PublishedLSHProposer(Proposer):
     """Proposes the outputs that the C++ program released with Chen et al. 2020 computes.
 
-    Weights and inputs are hashed as they are, without biases. A sample has all ids in its buckets
-    of all tables, without a threshold on votes ("mode 4" there). Where these and its labels are
-    fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a position
-    drawn for the batch; that program draws it once in a second. Tables follow the weights by
-    rebuilds alone. For all of them an `ActiveSampler` needs ``candidate_share=None``; where it has
-    less room, the ids in the most buckets stay.
+    It hashes weights and inputs without biases. The candidates of a sample are all ids in its
+    buckets of all tables, without a threshold on votes ("mode 4" of the program). If these and the
+    labels are fewer than ``fill``, the next ids of a shuffled list of all outputs follow, from a
+    position drawn for the batch (the program draws it once a second). Tables change by rebuilds
+    alone. To keep all candidates, give the `ActiveSampler` ``candidate_share=None``; with less room
+    it keeps the ids in the most buckets.
 
     Args:
         in_features: D, length of the inputs.
@@ -49,15 +49,15 @@ class PublishedLSHProposer(Proposer):
         hashes_per_table, num_tables: K and L; None: 6, and 50 as in the released configuration for
             Amazon-670K.
         bucket_capacity, bucket_policy: see `slide.HashTables`.
-        fill: least number of outputs of a sample, its labels included. In a layer of so few
-            outputs, which that program computes whole, nothing is filled up.
+        fill: minimum number of outputs of a sample, labels included. A layer with no more outputs
+            than this, which the program computes whole, is not filled up.
         redraw: schedule of new hash functions: a function from a number of samples to the number of
             changes due, such as `slide.sampling.fixed`. A change takes effect at the next rebuild.
         seed: seed of hash functions and draws.
 
     Raises:
         ValueError: for a number or name out of range.
-        TypeError: for a schedule that is none.
+        TypeError: for a schedule that is not a function.
 
     Example:
         >>> import slide, torch

@@ -1,7 +1,6 @@
-"""The samplers: one assembles active sets of labels, candidates and uniform draws; one takes all.
+"""The samplers: active sets of labels, candidates and uniform draws, or of all outputs.
 
-Labels are on the host, so the sizes of all sets are known there. On another device than the CPU the
-ids never leave it.
+Labels are on the host, so the host knows the sizes of all sets. Ids stay on the device.
 """
 
 import itertools
@@ -97,31 +96,29 @@ class ActiveSampler(Sampler):
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
-        proposer: makes the index over the weight rows. It is called as
+        proposer: makes the index over the weight rows, by
             ``proposer(in_features, out_features, seed=seed)``. None: uniform ids only.
-        active: number of outputs in a set; with ``active >= out_features`` all. A set of as many
-            labels has the labels and, if stratified, one uniform id, which stands for all others.
+        active: number of outputs in a set; with ``active >= out_features`` all outputs. If labels
+            fill a set, it has the labels and, if stratified, one uniform id for all other ids.
         mode: ``"per_sample"`` (one set for each sample), ``"grouped"`` (one set for each group of
             similar samples of the batch) or ``"shared"`` (one set for the batch).
-        weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids stand for all ids
-            not chosen, so that sums over the set are unbiased estimates of sums over all outputs.
-            ``"none"`` does not, as published; take it with ``squared_hinge``, as ``train.py`` does.
-        candidate_share: in [0, 1]. Candidates take at most this share of what labels leave of a
-            set, and uniform ids the rest (few make a loss noisy). None: as
-            1, but the set of a sample, not a shared one, holds all candidates, and is larger than
-            ``active`` where they need it, as published. Sets of groups hold all labels and
-            candidates, and the share is one of ``active``.
+        weighting: ``"stratified"`` corrects as sampled softmax does: uniform ids represent all ids
+            that were not chosen, so sums over the set are unbiased estimates of sums over all
+            outputs. ``"none"`` does not correct, as published; use it with ``squared_hinge``.
+        candidate_share: in [0, 1], the maximum share of the places without labels that candidates
+            take; uniform ids take the rest (few of them make a loss noisy). None: like 1, but the
+            set of a sample contains all candidates and may be larger than ``active``, as published.
+            Sets of groups contain all labels and candidates, and the share is one of ``active``.
         group_size: number of samples in a group.
-        lookups: number of samples of each group that look up candidates, which all samples of the
-            group get.
+        lookups: number of samples of each group that look up candidates for the group.
         rebuild: rebuild schedule: a function from a number of samples to the number of rebuilds due
-            (`slide.sampling.by_updates`, ``backoff``, ``fixed``, ``never``). The first one is not
-            counted.
+            (`slide.sampling.by_updates`, ``backoff``, ``fixed``, ``never``). The first build does
+            not count.
         seed: seed of all draws.
 
     Raises:
         ValueError: for a number or name out of range.
-        TypeError: for a proposer or a schedule that is no function.
+        TypeError: for a proposer or a schedule that is not a function.
 
     Attributes:
         proposer: the index, or None.

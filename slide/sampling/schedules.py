@@ -10,7 +10,7 @@ from slide.utils import checks
 
 
 def never(samples: int) -> int:
-    """A rebuild schedule in which no rebuild is due.
+    """A rebuild schedule without rebuilds.
 
     Example:
         >>> from slide.sampling import never
@@ -81,10 +81,10 @@ def backoff(samples: int, first: int = 6_400, growth: float = 0.7) -> int:
 
 
 class Progress(int):
-    """The number of training samples so far, which a schedule takes, and what else it may ask.
+    """The number of training samples so far, with further counts for schedules.
 
     Attributes:
-        scheduled: number of rebuilds that the schedule has asked for.
+        scheduled: number of rebuilds that the schedule has made due.
         rebuilds: number of rebuilds so far, the first one included.
         steps: number of training steps since the last rebuild.
         computed: number of outputs that these steps have computed, each set counted once.
@@ -104,16 +104,16 @@ class Progress(int):
 
 
 def by_updates(progress: int, per_output: float = 2.0, at_least: int = 16, early: int = 8) -> int:
-    """The number of rebuilds due if they follow the updates of the outputs.
+    """The number of rebuilds due, by the number of computed outputs.
 
-    One is due when the steps since the last rebuild have computed ``per_output`` outputs for each
-    output of the layer: then its rows have moved, and its inputs vary in other directions. Another
-    one is due after the first ``early`` steps, before which there were few inputs.
+    A rebuild is due when the steps since the last one have computed ``per_output`` outputs for each
+    output of the layer: then its rows have changed, and its inputs vary in other directions. One
+    more is due after the first ``early`` steps, before which there were few inputs.
 
     Args:
         progress: a `Progress`; a plain number of samples has no rebuild due.
         per_output: outputs computed for each output of the layer.
-        at_least: steps between two rebuilds, at least.
+        at_least: minimum number of steps between two rebuilds.
         early: steps between the first rebuild and the second one.
 
     Raises:

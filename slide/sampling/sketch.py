@@ -1,4 +1,4 @@
-"""Candidates by sketches: the rows that may have the largest scores, all of which inputs scan."""
+"""Candidates by sketches: every input scans the rows with the largest possible scores."""
 
 import math
 from typing import Any
@@ -25,16 +25,17 @@ from slide.utils.array_checks import Expected, check_arrays
 from slide.utils.profiling import profiled
 from slide.utils.tensor_folder import check_same_settings
 
-# Rows that each input scans, at most. With 360,939 rows, 65,536 nearly match a scan of all; two
-# thirds of them lose recall, however many are scored exactly.
+# Size of the head: rows that every input scores by sketch. With 360,939 rows, 65,536 nearly match
+# a full scan; two thirds of them lose recall, however many are re-scored.
 HEAD = 65_536
-# With more rows than this the head grows with the root of N: of 4 million, twice as many find more.
+# Above this number of rows, the head grows with the root of N: with 4 million, twice the head finds
+# more.
 GROWS = 2**20
-# The head is chosen anew when it has less or more rows than these parts of what it shall have: a
-# smaller head loses recall, and a larger one takes time.
+# Choose the head again when its size leaves this band around its target: a smaller head loses
+# recall, and a larger one takes time.
 _FEWEST, _MOST = 0.9, 1.15
-# Rows are first projected on these directions alone. These times the rows of the head are projected
-# on the others, too: they have nearly all rows of the head.
+# All rows are projected on a few directions first. Only this many times the rows of the head are
+# projected on the others; they contain nearly all rows of the head.
 _FEW, _LIKELY = 32, 1.25
 _NO_ROWS, _NO_SKETCHES = np.empty(0, np.int32), torch.zeros(0, WIDTH, dtype=torch.int8)
 # The sketch of a row that no input scans.
@@ -43,22 +44,22 @@ _SCORELESS.view(torch.float32)[:, PRIOR] = -math.inf
 
 
 class SketchProposer(SketchedProposer):
-    """Proposes the rows with the largest scores among those that each input scans.
+    """Proposes the rows with the largest scores in a head that every input scans.
 
     A sketch is the projection of a row on the principal directions of recent inputs
-    (`slide.hashing.projection.Projection`), rounded to 8 bits, and its prior. The rows with the
-    largest scores that they may have are the head: 65,536 of them, or 64 times the root of N if
-    that is more. Each input scans the whole head by matrix products with sketches, and the best
-    rows are scored with the weights. There are no hash tables; `slide.LSHProposer` has them.
+    (`slide.hashing.projection.Projection`), rounded to 8 bits, and its prior. The head consists of
+    the rows with the largest possible scores: 65,536 rows, or 64 times the root of N if that is
+    more. Each input scans the whole head by matrix products with sketches, and the weights score
+    the best rows. There are no hash tables; `slide.LSHProposer` has them.
 
-    The rows that a step changed most, its labels and candidates, are sketched again before the next
-    step. A few directions tell which rows may be in the head, and only these are projected on the
-    others. On other devices than the CPU sketches rank all rows.
+    Before each step, the index sketches the rows that the last step changed most again: its labels
+    and candidates. A few directions decide which rows may be in the head, and only these rows are
+    projected on the others. On other devices than the CPU, sketches rank all rows.
 
     Args:
         in_features: D, length of the inputs.
         out_features: N, number of outputs.
-        best: largest number of candidates of a sample; six times as many are scored exactly.
+        best: maximum number of candidates of a sample; six times as many are scored exactly.
         seed: seed of the directions before the first inputs.
 
     Raises:
@@ -77,8 +78,8 @@ class SketchProposer(SketchedProposer):
         True
     """
 
-    # Dropout turns an input away from the directions: if two thirds as many were scored exactly, a
-    # twentieth of the ten best rows would be left out.
+    # Dropout turns an input away from the directions: with two thirds as many exact scores, a
+    # twentieth of the ten best rows is lost.
     scored, width = 6, WIDTH
 
     def __init__(self, in_features: int, out_features: int, *, best: int = 16, seed: int = 0):
@@ -89,7 +90,7 @@ class SketchProposer(SketchedProposer):
         """Empty sketches for the number of outputs."""
         head = int(HEAD * math.sqrt(max(1, self.out_features / GROWS)))
         self._most = head if head < self.out_features else None
-        # The head has the rows that may have larger scores than this.
+        # The head has the rows whose largest possible score exceeds this.
         self.bound = torch.full((0 if self._most is None else 1,), 0.0, dtype=torch.float32)
         super()._size()
         self._head = Head(_NO_ROWS, _NO_SKETCHES)
@@ -110,7 +111,7 @@ class SketchProposer(SketchedProposer):
         self._choose_head()
 
     def _likely(self, weight: Tensor, bias: Tensor | None, most: int) -> np.ndarray:
-        """The rows that may have the largest scores, by few directions: more than the head."""
+        """More rows than the head needs: the largest possible scores by few directions."""
         every, scores, projection = np.arange(len(weight), dtype=np.int32), [], self.projection
         if most >= len(every):
             return every
@@ -136,7 +137,7 @@ class SketchProposer(SketchedProposer):
         return self._largest_scores(sketches) > self.bound.numpy()
 
     def _choose_head(self) -> None:
-        """Choose the bound of the head anew, and take its rows."""
+        """Choose the bound of the head and its rows."""
         if uses_reference(self.sketches):
             self._head = Head(_NO_ROWS, _NO_SKETCHES)
             return
@@ -159,7 +160,7 @@ class SketchProposer(SketchedProposer):
             self.projection.to(weight.device)
         if uses_reference(weight) == bool(len(self._head)):
             self._choose_head()
-            # Where sketches rank all rows, those of a head do not do.
+            # Sketches of the head alone do not suffice if sketches rank all rows.
             priors = self.sketches.view(torch.float32)[:, PRIOR]
             if uses_reference(weight) and bool((priors == -torch.inf).any()):
                 self.rebuild(weight, bias)
@@ -231,8 +232,8 @@ class SketchProposer(SketchedProposer):
 
 
 def index_arrays(state: dict[str, Any], rows: int, width: int) -> dict[str, Expected]:
-    """What the arrays ``sketches`` and ``noted`` of a state must be."""
-    built = len(state.get("sketches", ())) > 0  # Where sets hold all outputs, nothing is built.
+    """The expected arrays ``sketches`` and ``noted`` of a state."""
+    built = len(state.get("sketches", ())) > 0  # Not built if sets hold all outputs.
     return {
         "sketches": Expected((rows if built else 0, width), "int8"),
         "noted": Expected((None,), "int32", 0, rows - 1),

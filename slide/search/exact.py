@@ -32,8 +32,8 @@ def exact_top_k(
 ) -> tuple[Tensor, Tensor]:
     """The k rows with the largest ``<query, row> + bias``, for each query.
 
-    All scores are computed, in blocks; where processors multiply bfloat16 faster, many queries are
-    answered from rounded scores and the exact scores that matter.
+    It computes all scores, in blocks. If the processor multiplies bfloat16 faster, it computes
+    rounded scores for many queries, and exact scores where rounding could change the result.
 
     Args:
         queries: ``(B, D)`` floats.

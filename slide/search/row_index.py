@@ -37,14 +37,15 @@ _WITNESSES, _NUMBERS = 64, 16
 class RowIndex:
     """Finds the rows with the largest ``<query, row> + bias`` among a small part of all rows.
 
-    The rows, with the bias as one more coordinate, are put into inverted lists, rounded to 8 bits
-    with a scale for each row. A query sees the longest rows first, then lists in the order of the
-    score that their rows may have: that of the mean row, and a number of standard deviations more.
-    It ends where no other list is likely to hold one of the best, or when it has seen its share of
-    the rows. The best are scored again with the weight itself, so scores are exact, but a row far
-    from the others of its list can be missed. Up to 4,096 rows are all seen.
+    Inverted lists hold the rows, with the bias as one more coordinate, rounded to 8 bits with a
+    scale for each row. A query reads the longest rows first, then the lists by the largest likely
+    score of their rows: that of the mean row plus a number of standard deviations. It ends when no
+    other list is likely to contain one of the best rows, or when it has read its share of the rows.
+    The weight itself scores the best rows again, so scores are exact, but a row far from the other
+    rows of its list can be missed. Of up to 4,096 rows, all are read.
 
-    The index keeps the weight, not a copy; after a change of it another index is due (`fits`).
+    The index keeps the weight, not a copy. After a change of the weight, make another index
+    (`fits`).
 
     Args:
         weight: ``(N, D)`` floats, or stored rows, on the CPU.
@@ -83,11 +84,11 @@ class RowIndex:
         self._centres = means.bfloat16() if has_bfloat16() else means
 
     def fits(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> bool:
-        """Whether the index is one of this weight and bias as they are now.
+        """Whether the index belongs to the present values of this weight and bias.
 
-        It compares the tensors themselves, the counters that PyTorch and the optimizers of slide
-        increase with each change, and some rows. What escapes it is a change of a few rows by way
-        of ``weight.data``, or of an array on the same memory.
+        It compares the tensors, the counters that PyTorch and slide's optimizers increase with each
+        change, and some rows. It does not detect a change of a few rows through ``weight.data`` or
+        through an array on the same memory.
         """
         same = weight is self.weight and bias is self.bias
         return same and unchanged(self._state, weight, bias)
@@ -106,15 +107,15 @@ class RowIndex:
         Args:
             queries: ``(B, D)``, of the type of the weight.
             k: in [1, N].
-            share: in (0, 1]; a query begins no further list when it has seen this share of all
-                rows. It may always see 4,096 rows, and 128 for each one that it compares exactly.
+            share: in (0, 1]; a query begins no further list when it has read this share of all
+                rows. It may always read 4,096 rows, and 128 for each exact score.
             most_seen: the same as a number of rows, instead of ``share``.
-            deviations: at least 0; how many standard deviations above the mean of a list the score
-                of a row may lie. With more of them a query sees more lists.
+            deviations: at least 0; the largest likely score of a list is its mean plus this many
+                standard deviations. With more of them a query reads more lists.
 
         Returns:
             Scores ``(B, k)`` of the type of the weight and ids ``(B, k)`` int64, best first; -inf
-            and -1 where there are no more scores that are numbers.
+            and -1 where no finite scores are left.
         """
         rows, width = self.weight.shape
         k = checks.whole_within("k", k, 1, rows)
@@ -185,7 +186,7 @@ class LazyRowIndex:
         self._index: RowIndex | None = None
 
     def of(self, weight: Tensor | QuantizedRows, bias: Tensor | None) -> RowIndex:
-        """The index over the rows as they are now; it is made anew after they changed."""
+        """The index over the present rows; a change of the rows makes a new one."""
         index = self._index  # Another thread may replace the index.
         if index is None or not index.fits(weight, bias):
             index = self._index = None  # Two at a time would take twice the memory.

@@ -29,7 +29,7 @@ _PHRASES = (
     "{active_mean:,.0f} outputs each",
     "{candidates:,.1f} of them looked up, {filled:,.1f} drawn at random, the others labels",
     "recall of the ten best {recall_at_10:.3f} (by chance {chance_recall_at_10:.3f})",
-    "{rows_seen_share:.1%} of the rows looked at",
+    "{rows_seen_share:.1%} of the rows read",
     "{directions}",
     "{num_tables} (L)",
     "{hashes_per_table} in a code (K)",
@@ -45,8 +45,8 @@ _NOUNS = {
 }
 # Fewer measurements than this do not show that a recall is no more than chance.
 _FEWEST = 5
-# Tables warn if an input looks at more than this share of all outputs, or if their buckets have
-# passed over more than this share of the outputs.
+# Tables warn if an input reads more than this share of all outputs, or if their buckets have
+# dropped more than this share of the outputs.
 _MANY, _LOST = 0.5, 0.5
 _HELPS = "raise hash.hashes_per_table (K)"
 
@@ -181,7 +181,7 @@ def selection_warnings(log: Sequence[Mapping[str, float]], network: SlideNetwork
             )
         elif seen > _MANY:
             found.append(
-                f"an input looks at {seen:.1%} of the outputs, so look-ups save little: raise "
+                f"an input reads {seen:.1%} of the outputs, so look-ups save little: raise "
                 "hash.hashes_per_table (K) or lower hash.num_tables (L)"
             )
     pairs = [(line[_RECALL], line[_CHANCE]) for line in late if _CANDIDATES in line]

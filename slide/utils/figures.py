@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from slide.utils.checks import printable
+from slide.utils.checks import counted, printable
 
 # Scores of knowledge graphs and of recommenders, by their titles.
 KIND_METRICS = {
@@ -19,7 +19,7 @@ SELECTION_COLUMNS = {
     "looked up": "candidates",
     "recall": "recall_at_10",
     "by chance": "chance_recall_at_10",
-    "rows looked at": "rows_seen_share",
+    "rows read": "rows_seen_share",
     "directions": "directions",
     "tables": "num_tables",
     "K": "hashes_per_table",
@@ -53,15 +53,22 @@ def text_table(columns: Sequence[Sequence[str]], width: int, repeated: int = 1) 
 
 
 def figure_columns(
-    summaries: Sequence[Mapping[str, Any]], names: Mapping[str, str]
-) -> dict[str, list[str]]:
-    """The cells of columns of figures; a column in which all are missing or 0 is left out."""
-    values = {head: [each.get(name) for each in summaries] for head, name in names.items()}
-    return {
-        head: [figure(value, names[head]) for value in column]
-        for head, column in values.items()
-        if any(value not in (None, 0) for value in column)
+    groups: Sequence[Sequence[Mapping[str, Any]]], names: Mapping[str, str]
+) -> dict[str, list[list[float]]]:
+    """The numbers of summaries by their heads, for each group one of each run that has it.
+
+    A column in which all are missing or 0 is left out.
+    """
+    found = {
+        head: [[run[name] for run in group if run.get(name) is not None] for group in groups]
+        for head, name in names.items()
     }
+    return {head: column for head, column in found.items() if any(map(any, column))}
+
+
+def with_seeds(name: str, runs: int) -> str:
+    """What to call the runs of some seeds: as the first one."""
+    return f"{name} and {counted(runs - 1, 'other seed')}" if runs > 1 else name
 
 
 def figure(value: float | Sequence[float] | None, name: str) -> str:

@@ -1,5 +1,6 @@
 """Files that are written completely or not at all, and files that are compared by hash or state."""
 
+import errno
 import hashlib
 import json
 import operator
@@ -10,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -60,6 +61,32 @@ def naming(path: Path | str) -> Iterator[None]:
         if error.errno is None or error.filename is not None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+class _Named(FileIO):
+    """A file whose errors name it."""
+
+    def readinto(self, buffer: Any) -> int:
+        with naming(str(self.name)):
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        with naming(str(self.name)):
+            return super().readall()
+
+
+def open_bytes(path: Path, buffering: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
+    """Open a file for reading; errors of the disk name it, as those of opening do."""
+    return BufferedReader(_Named(path), buffering)
+
+
+def disk_error(error: BaseException) -> OSError | None:
+    """The error of the disk that a library has raised, or taken for damage; None: there is none."""
+    for each in (error, error.__context__):
+        # Libraries ask for places before the beginning of a damaged file, which is EINVAL.
+        if isinstance(each, OSError) and each.errno not in (None, errno.EINVAL):
+            return each
+    return None
 
 
 @contextmanager
@@ -141,7 +168,7 @@ def read_text(path: Path) -> str:
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("it is no file")
     found = bytearray()
-    with path.open("rb", buffering=0) as file:
+    with open_bytes(path) as file:
         for piece in pieces(file):
             found += piece
             if len(found) > _LONGEST_TEXT:
@@ -156,14 +183,10 @@ def json_digest(content: Mapping[str, Any]) -> str:
     ).hexdigest()
 
 
-def pieces(file: FileIO) -> Iterator[memoryview]:
-    """The bytes of an open file, from where it stands to its end."""
+def pieces(file: BufferedReader) -> Iterator[memoryview]:
+    """The bytes of an open file, from where it stands to its end, in pieces of 256 KiB."""
     memory = memoryview(bytearray(_PIECE))
-    while True:
-        with naming(file.name):
-            size = file.readinto(memory)
-        if not size:
-            return
+    while size := file.readinto(memory):
         yield memory[:size]
 
 

@@ -64,7 +64,7 @@ class Names(Sequence):
         names = [name.item() if isinstance(name, np.generic) else name for name in names]
         for name in names:
             if self.number(name) is not None:
-                raise ValueError(f"{what} must differ; there is {name!r} already")
+                raise ValueError(f"{what} must differ; there is {name!r:.60} already")
         text, ends = _packed(names, self.kind, what)
         text = np.concatenate([self.text, text])
         return Names(text, np.concatenate([self.ends, len(self.text) + ends]), self.kind)
@@ -140,7 +140,8 @@ def check_columns(what: str, found: Iterable[Any], known: Iterable[Any]) -> None
         if names[0] != names[1]:
             name, wanted = (each.item() if isinstance(each, np.generic) else each for each in names)
             raise ValueError(
-                f"column {number} of the {what} must be {wanted!r}, as in training, not {name!r}"
+                f"column {number} of the {what} must be {wanted!r:.60}, as in training, not "
+                f"{name!r:.60}"
             )
 
 
@@ -148,11 +149,11 @@ def _packed(names: list[Any], kind: str, what: str) -> tuple[np.ndarray, np.ndar
     """The characters of all names, and where each ends."""
     for name in names:
         if type(name) is not _TYPES[kind] and not (kind == "text" and isinstance(name, str)):
-            raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r}")
+            raise TypeError(f"{what} must be texts, or all of them numbers; one is {name!r:.60}")
     if len(set(names)) < len(names):
         seen = set()
         twice = next(name for name in names if name in seen or seen.add(name))
-        raise ValueError(f"{what} must differ; {twice!r} occurs twice")
+        raise ValueError(f"{what} must differ; {twice!r:.60} occurs twice")
     try:
         words = [str(name).encode() for name in names]
     except UnicodeEncodeError as error:

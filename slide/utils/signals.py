@@ -1,6 +1,8 @@
 """Signals that end a program: they are raised, or noted until a step is complete."""
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,12 @@ class Terminated(KeyboardInterrupt):
 # Not empty after a signal inside of `raised_terminations`. Python drops an error that is raised in
 # a callback of compiled code, such as the compiler of kernels, so the error alone is not enough.
 _ASKED: list[KeyboardInterrupt] = []
+# Installed commands. Their imports take seconds, in which nothing can be lost: Ctrl-C ends them at
+# once, and without a traceback. From then on it does so where no function below handles it.
+_COMMANDS = {f"slide-{name}" for name in ("train", "data", "predict", "serve", "compare")}
+_starts = not _COMMANDS.isdisjoint(map(os.path.basename, sys.argv[:1]))
+if _starts and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # It is not ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 # Windows has none. A terminal that closes sends it twice, so the second one asks for nothing more.
 _HANGUP = getattr(signal, "SIGHUP", None)
 

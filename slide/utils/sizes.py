@@ -10,6 +10,8 @@ import yaml
 from slide.utils import checks
 
 _MANY_LABELS = 100_000
+# Weights and moments of 10,000,000 outputs take 20 GB at width 256.
+_HUGE = 3_000_000
 # Outputs in the set of a sample, of a group and of a batch, at most.
 _MOST_ACTIVE = {"per_sample": 128, "grouped": 192, "shared": 2048}
 # A search by an index saves little for fewer labels.
@@ -73,9 +75,36 @@ def active_outputs(num_labels: int, mode: str) -> int:
     return min(max(num_labels // 4, 64), _MOST_ACTIVE[mode])
 
 
+def input_betas(betas: Sequence[Any], num_rows: int, batch_size: Any) -> list[Any]:
+    """Decays of the moments of the first layer: the second averages over the steps of an epoch.
+
+    Most features occur in few steps, so a shorter average forgets their gradients. What is
+    impossible stays as it is, to be refused.
+
+    Example:
+        >>> from slide.utils.sizes import input_betas
+        >>> input_betas([0.0, 0.99], num_rows=512_000, batch_size=512)
+        [0.0, 0.999]
+        >>> input_betas([0.0, 0.99], num_rows=5000, batch_size=100)
+        [0.0, 0.99]
+    """
+    if not isinstance(batch_size, int) or batch_size < 1:
+        return list(betas)
+    longest = 1 - batch_size / max(num_rows, batch_size)
+    return [
+        max(decay, longest) if i == 1 and isinstance(decay, float) else decay
+        for i, decay in enumerate(betas)
+    ]
+
+
 def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain."""
+    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain.
+
+    It is 128 where weights of 256 would fill the memory of a usual machine.
+    """
     checks.whole("num_labels", num_labels, 1)
+    if num_labels > _HUGE:
+        return 128
     return 256 if num_labels > _MANY_LABELS else 512
 
 

@@ -21,6 +21,7 @@ from slide.utils.files import (
     alone_in,
     beside,
     json_digest,
+    open_bytes,
     pieces,
     read_text,
     side_by_side,
@@ -58,7 +59,7 @@ def write_folder(
     """Write tensors, by file and name, beside the files ``there`` that belong to the folder, too.
 
     What the folder held stays whole until all new files are on the disk; then the old list is
-    removed, and the new one written last. If the process is killed there, `read_folder` goes on.
+    removed, and the new one written last. If the process is stopped there, `read_folder` goes on.
     Two processes write one after the other.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,12 +71,14 @@ def write_folder(
             written = [write_file(new, *file) for file in files.items()]
             every = [*there, *written]
             write_list(kind, new, content, every)
-            (folder / kind.list_file).unlink(missing_ok=True)
-            for name in set(former or ()) - {file.name for file in every}:
-                (folder / name).unlink(missing_ok=True)  # Of what was here before.
-            _install(kind, folder)
-        finally:
+        except BaseException:
             shutil.rmtree(new, ignore_errors=True)
+            raise
+        (folder / kind.list_file).unlink(missing_ok=True)
+        for name in set(former or ()) - {file.name for file in every}:
+            (folder / name).unlink(missing_ok=True)  # Of what was here before.
+        _install(kind, folder)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _install(kind: FolderKind, folder: Path) -> None:
@@ -268,7 +271,7 @@ def _check_size(kind: FolderKind, path: Path, size: int) -> None:
 
 def _hash_file(path: Path) -> str:
     found = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with open_bytes(path) as file:
         for piece in pieces(file):
             found.update(piece)
     return found.hexdigest()

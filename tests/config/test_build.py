@@ -8,7 +8,7 @@ import torch
 from helpers import job
 
 from slide import DWTA, ActiveLoss, FullSampler, SimHash
-from slide.config import build, build_network, build_optimizer, fill_in
+from slide.config import build, build_network, build_optimizer, fill_in, read_config
 from slide.config.build import check_settings, check_used
 from slide.sampling import (
     FaissProposer,
@@ -281,3 +281,25 @@ def test_a_rebuild_by_updates():
         computed, steps = computed + active.computed, steps + 1
     assert len(due) > 3
     assert due[1] == 8
+
+
+def test_the_first_layer_averages_over_an_epoch():
+    config = read_config(["optimizer.betas=[0.5,0.9]", "trainer.batch_size=10"])
+    fill_in(config, 1000, 80)
+    network = build_network(config, 60, 80)
+    rest, first = build_optimizer(config, network).param_groups
+    assert (rest["betas"], rest["rowwise"]) == ((0.5, 0.9), False)
+    assert (first["betas"], first["rowwise"]) == ((0.5, 0.99), True)
+    config = read_config(["recipe=slide2020"])
+    fill_in(config, 10**6, 80)
+    rest, first = build_optimizer(config, network).param_groups
+    assert (first["betas"], first["rowwise"]) == (rest["betas"], rest["rowwise"])
+
+
+def test_wider_outputs_have_narrower_layers():
+    widths = []
+    for labels in (100_000, 100_001, 3_000_001):
+        config = read_config([])
+        fill_in(config, 1000, labels)
+        widths += config.network.hidden
+    assert widths == [512, 256, 128]

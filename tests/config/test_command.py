@@ -126,8 +126,8 @@ def shown_settings(run):
 
 
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
-    """Its first run holds 400 MiB for a moment."""
-    whole, sizes = command.build_trainer, [400 << 20, 0, 0]
+    """Its first run holds 700 MiB for a moment."""
+    whole, sizes = command.build_trainer, [700 << 20, 0, 0]
 
     def build_trainer(*arguments):
         np.ones(sizes.pop(0), np.int8)
@@ -145,7 +145,7 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
         f"optimizer.lr={r}" for r in RATES
     ]
     assert lines[2].split()[:5] == ["optimizer.lr", "P@1", "P@3", "P@5", "seconds"]
-    columns = "looked up  recall  by chance  rows looked at  directions  tables  K  rebuilds"
+    columns = "looked up  recall  by chance  rows read  directions  tables  K  rebuilds"
     assert f" {columns} " in lines[2]
     assert [line.split()[0] for line in lines[3:]] == RATES
     assert {path.name for path in tmp_path.iterdir()} == {"cache", "results"}
@@ -163,6 +163,22 @@ def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
     assert shown_settings(tmp_path / "alone")[1] == scores[:2]
     assert job.failure("-m", "optimizer.lrr=1,2").startswith("error: there is no key optimizer.lrr")
     assert "quote each path" in job.failure("-m", "resume=a_lr=0.1,b_lr=0.2")
+
+
+def test_jobs_of_a_sweep_that_differ_in_seed_alone_are_one_line():
+    sweep = command.Sweep(["seed=1,2", "loss=bce,softmax"])
+    for loss, seed, score in (("bce", 1, 0.5), ("bce", 2, 0.25), ("softmax", 1, 0.125)):
+        words = [f"seed={seed}", f"loss={loss}"]
+        summary = {"p_at_1": score, "p_at_3": 0, "train_seconds": 2.0}
+        sweep.outcomes.append(command.Outcome(words, summary, f"runs/{loss} {seed}"))
+    sweep.outcomes.append(command.Outcome(["seed=2", "loss=softmax"], None, "error: no space"))
+    lines = [re.split("  +", line) for line in sweep.table().splitlines()]
+    assert lines == [
+        ["seed", "loss", "P@1", "seconds", "folder"],
+        ["1, 2", "bce", "0.3750 ± 0.1768", "2.0", "runs/bce 1 and 1 other seed"],
+        ["1", "softmax", "0.1250", "2.0", "runs/softmax 1"],
+        ["2", "softmax", "error: no space"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +232,20 @@ def test_an_interrupt_ends_a_sweep(tmp_path, monkeypatch, capsys):
     message = job.failure("-m", *job.tiny(tmp_path), "seed=1,2")
     assert message.startswith("interrupted after step 1")
     assert "job 2" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("interrupts_raise")
+def test_a_signal_between_two_jobs_ends_a_sweep_with_its_table(monkeypatch, capsys):
+    jobs = iter([({"p_at_1": 0.5}, "runs/1"), None])
+
+    def run(*_):
+        return next(jobs) or signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(command, "_compose_and_run", run)
+    with pytest.raises(SystemExit) as ended:
+        command.Sweep(["seed=1,2"]).run([["seed=1"], ["seed=2"]])
+    assert ended.value.code == 143
+    assert "0.5000" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("interrupts_raise")

@@ -23,8 +23,11 @@ from slide.sparse import CSR, Pattern
 from slide.training.checkpoint import Checkpoint
 
 MIB = 1 << 20
-# Weights of 7 MiB and twice as many moments.
-LARGE = ("dataset.num_features=6000", "network.hidden=[300]", "trainer.max_steps=1")
+# Weights of 7 MiB and as many moments.
+LARGE = (
+    *("dataset.num_features=6000", "network.hidden=[300]", "trainer.max_steps=1"),
+    "optimizer.input_rowwise=false",
+)
 
 
 @pytest.fixture

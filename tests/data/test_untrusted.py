@@ -9,6 +9,7 @@ import re
 import struct
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +23,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from slide.data import documents, mnist, table, text, xmc
+from slide.data.archives import unpack
 from slide.data.errors import DataError
 from slide.data.row_files import VARIANTS, read_npz_blocks, read_text_blocks
 from slide.data.sources.mnist import read_idx_blocks
+from slide.data.sources.table import read_documents
+from slide.data.sources.text import read_words
+from slide.data.table_files import read_table
 from slide.sparse import check_pattern
 
 pytestmark = [
@@ -198,6 +203,20 @@ def test_bombs_are_named(tmp_path, kind, data, said):
     assert told.startswith(path)
     assert re.search(said if said[:1] not in " :" else f"^{re.escape(path)}{said}", told)
     assert not list(tmp_path.glob("cache/*/meta.json")), "nothing wrong may be kept"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        *(read_text_blocks, read_documents, read_table, lambda path: read_words(path, 0, 9, False)),
+        *(lambda path: read_npz_blocks(path, None), lambda path: read_idx_blocks(path, path)),
+        lambda path: unpack(path, {}, "x") or [],
+    ],
+)
+def test_a_disk_that_fails_is_no_damaged_file(read):
+    path = Path("/proc/self/mem")  # At its beginning the system has no memory to read.
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        list(read(path))
 
 
 def test_images_that_expand(tmp_path):

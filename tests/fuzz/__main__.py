@@ -29,6 +29,6 @@ with tempfile.TemporaryDirectory() as scratch:
     for number, seed in enumerate(target.seeds(folder)):
         (corpus / f"{number}").write_bytes(seed)
     files = any(Path(word).is_file() for word in sys.argv[1:])
-    words = [] if files else ["-max_len=4096", str(corpus)]
+    words = [] if files else ["-max_len=8192", "-len_control=0", "-keep_seed=1", str(corpus)]
     atheris.Setup([*sys.argv, *words], lambda data: target.check(data, folder))
     atheris.Fuzz()

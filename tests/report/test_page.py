@@ -41,7 +41,7 @@ def test_a_run_leaves_a_report(tmp_path):
     page, summary = (tmp_path / "run/report.html").read_text(), read_run(tmp_path / "run").summary
     found = pictures(page)
     choice = ["recall of the ten best", "outputs looked up, of a set"]
-    choice.append("share of the rows looked at")
+    choice.append("share of the rows read")
     expected = ["loss over the steps", "precision", *choice, "share of right labels found"]
     expected.append("contribution to P@k")
     expected += ["share of right answers by probability", "number of answers by probability"]

@@ -184,10 +184,7 @@ def test_the_line_leaves_out_what_is_not_known():
     said = "1,024 outputs each; recall of the ten best 0.250 (by chance 0.100)"
     assert selection_line(summary) == said
     summary |= {"rebuilds": 3, "rebuild_seconds": 1.25, "rows_seen_share": 0.0312}
-    assert (
-        selection_line(summary)
-        == f"{said}; 3.1% of the rows looked at; 3 rebuilds and upkeep 1.2 s"
-    )
+    assert selection_line(summary) == f"{said}; 3.1% of the rows read; 3 rebuilds and upkeep 1.2 s"
     sizes = {"directions": 120, "num_tables": 8, "hashes_per_table": 1}
     tables = "120 directions; 8 tables (L); 1 hash in a code (K)"
     assert selection_line({"active_mean": 10.0, **sizes}) == f"10 outputs each; {tables}"
@@ -231,11 +228,11 @@ def keys_in(sentence):
         (lsh_sampler, (10, 8), 400, None),
         (
             *(lsh_sampler, (2, 8), 400),
-            r"an input looks at \d\d\d\.\d% of the outputs, so .*: raise hash\.hashes_per_table",
+            r"an input reads \d\d\d\.\d% of the outputs, so .*: raise hash\.hashes_per_table",
         ),
         (lsh_sampler, (None, None), 80, None),  # That is the default, and it takes no time.
         (published_sampler, (1, 1), 12_000, r"% of the entries of hash tables are in buckets wit"),
-        (published_sampler, (1, 20), 400, r"looks at \d\d\.\d% .* or lower hash\.num_tables \(L\)"),
+        (published_sampler, (1, 20), 400, r"reads \d\d\.\d% .* or lower hash\.num_tables \(L\)"),
         (published_sampler, (8, 1), 12_000, None),
         (published_sampler, (4, 16), 12_000, None),
         (sketch_sampler, None, 400, None),  # It has no tables, and sees all rows.
@@ -264,7 +261,7 @@ def test_tables_that_leave_rows_out_or_see_too_many(made, sizes, outputs, said):
     ("seen", "lost", "said"),
     [
         (0.49, 0.49, None),
-        (0.51, 0.49, "an input looks at 51.0% of the outputs, so look-ups save little"),
+        (0.51, 0.49, "an input reads 51.0% of the outputs, so look-ups save little"),
         (0.51, 0.51, "51.0% of the entries of hash tables are in buckets with too many outputs"),
         (0.0, 0.75, "75.0% of the entries"),
     ],

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+import zipfile
+from io import FileIO
 
 import pytest
 from filelock import FileLock, Timeout
@@ -173,3 +175,25 @@ def test_who_holds_a_folder_removes_what_killed_runs_have_left(tmp_path):
     run_folders.release_folder(tmp_path)
     assert [path.exists() for path in (*left, *others)] == [False] * 3 + [True] * 2
     assert (tmp_path / "report.html").read_text() == "whole"
+
+
+def test_a_failing_disk_is_found_behind_what_a_library_makes_of_it():
+    def reads():
+        try:
+            raise OSError(errno.EIO, "Input/output error", "a.npz")
+        except OSError:
+            raise zipfile.BadZipFile("File is not a zip file")  # noqa: B904, as zipfile does
+
+    with pytest.raises(zipfile.BadZipFile) as caught:
+        reads()
+    assert files.disk_error(caught.value) is caught.value.__context__
+    assert files.disk_error(OSError("Not a gzipped file")) is None
+    assert files.disk_error(OSError(errno.EINVAL, "Invalid argument")) is None
+
+
+def test_pieces_are_whole_where_a_disk_gives_less_at_once(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(bytes(300_000))
+    few = lambda file, memory: FileIO.readinto(file, memoryview(memory)[:10_001])  # noqa: E731
+    monkeypatch.setattr(files._Named, "readinto", few)
+    with files.open_bytes(tmp_path / "a") as file:
+        assert [len(piece) for piece in files.pieces(file)] == [1 << 18, 300_000 - (1 << 18)]

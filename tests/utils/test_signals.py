@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from slide.utils.commands import ending_errors
 from slide.utils.files import replacing
 from slide.utils.signals import Terminated, exit_status, noted_interrupts, raised_terminations
 
+ROOT = Path(__file__).parents[2]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -122,3 +126,16 @@ def test_commands_end_with_the_status_of_a_signal_and_leave_no_temporary_file(
         write()
     assert ended.value.code == 128 + number
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("program", ["train.py", "slide-train", "mine"])
+def test_ctrl_c_while_a_command_imports_has_no_traceback(tmp_path, program):
+    """In the place of numba, which slide imports first, there is a key that somebody presses."""
+    (tmp_path / "numba.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    (tmp_path / program).write_text("import slide\n")
+    path = ROOT / program if program == "train.py" else tmp_path / program
+    start = f"import runpy, sys\nsys.path[:0] = {[str(tmp_path), str(ROOT)]}\n"
+    start += f"sys.argv = [{str(path)!r}]\nrunpy.run_path({str(path)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGINT  # Which shells show as 130.
+    assert bool(done.stderr) == (program == "mine"), done.stderr

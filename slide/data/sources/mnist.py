@@ -19,7 +19,7 @@ from slide.data.dataset import PROPENSITY, Block, SparseDataset
 from slide.data.errors import DataError
 from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.sparse import CSR, Pattern
-from slide.utils.files import file_state
+from slide.utils.files import file_state, open_bytes
 
 IDX_FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
@@ -132,7 +132,7 @@ def _read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _unpacked(path: Path, most: int) -> bytes:
     """The first bytes of a file; its content says whether it is packed, as browsers unpack some."""
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         pieces = []

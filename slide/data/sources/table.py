@@ -312,7 +312,7 @@ def document_of(row: Mapping[str, Any]) -> Row:
         raise ValueError('a line must be {"text": "...", "labels": ["...", ...]}')
     labels = [] if row.get("labels") is None else row["labels"]
     if not isinstance(labels, list) or not all(type(each) in (str, int) for each in labels):
-        raise ValueError(f"labels must be a list of names, not {labels!r}")
+        raise ValueError(f"labels must be a list of names, not {labels!r:.60}")
     return Row(row["text"], list(dict.fromkeys(map(str, labels)))).encodable()
 
 

@@ -27,7 +27,7 @@ from slide.data.fetching import Fetch, check_folders, ensure_files
 from slide.ops.sources import subsample_words
 from slide.sparse import CSR, Pattern, row_bounds
 from slide.utils import checks
-from slide.utils.files import file_state
+from slide.utils.files import file_state, open_bytes
 from slide.utils.progress_bar import ProgressBar
 from slide.utils.random_keys import random_key
 
@@ -73,7 +73,7 @@ def find_border(path: Path, test_share: float) -> int:
     """Returns the offset of white space at which the last part of a text begins."""
     size = path.stat().st_size
     offset = round(size * (1 - test_share))
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         file.seek(offset)
         piece = file.read(LONGEST)
     space = re.search(rb"\s", piece)
@@ -87,7 +87,7 @@ def read_words(path: Path, begin: int, end: int, lower: bool) -> Iterator[list[s
     rest = b""
     with (
         ProgressBar(total=end - begin, unit="B", unit_scale=True, desc=str(path)) as bar,
-        path.open("rb") as file,
+        open_bytes(path) as file,
     ):
         file.seek(begin)
         while begin < end and (piece := file.read(min(READ_BYTES, end - begin))):
