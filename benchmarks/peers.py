@@ -73,7 +73,8 @@ def omikuji(count: int = 3) -> Peer:
         settings.n_trees = count
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "train.txt"
-            write_xmc(path, train)
+            # omikuji refuses rows without features.
+            write_xmc(path, train.take(np.flatnonzero(np.diff(train.features.indptr))))
             begin = time.perf_counter()  # Reading the rows as text is part of it.
             with silence():
                 threads = runtime.num_threads()

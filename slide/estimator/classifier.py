@@ -100,8 +100,8 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
     labels of each row; with at most 1,000 classes they are arrays of all.
 
     Args:
-        hidden: width of the hidden layer, or a list of widths; None: 512, and 256 for more than
-            100,000 labels.
+        hidden: width of the hidden layer, or a list of widths; None: 512, 256 for more than
+            100,000 labels and 128 for more than 3,000,000.
         sampler: how active sets are chosen: any ``sampler`` of the command line, such as
             ``"lsh"`` (hash tables), ``"sketch"``, ``"uniform"`` and ``"full"``.
         active: outputs in an active set; None: a quarter of all labels, at least 64, and at most

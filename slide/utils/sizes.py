@@ -10,6 +10,8 @@ import yaml
 from slide.utils import checks
 
 _MANY_LABELS = 100_000
+# Weights and moments of 10,000,000 outputs take 20 GB at width 256.
+_HUGE = 3_000_000
 # Outputs in the set of a sample, of a group and of a batch, at most.
 _MOST_ACTIVE = {"per_sample": 128, "grouped": 192, "shared": 2048}
 # A search by an index saves little for fewer labels.
@@ -96,8 +98,13 @@ def input_betas(betas: Sequence[Any], num_rows: int, batch_size: Any) -> list[An
 
 
 def hidden_width(num_labels: int) -> int:
-    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain."""
+    """Width of the hidden layer: 512 or 256, as a re-ranker leaves a wider one little to gain.
+
+    It is 128 where weights of 256 would fill the memory of a usual machine.
+    """
     checks.whole("num_labels", num_labels, 1)
+    if num_labels > _HUGE:
+        return 128
     return 256 if num_labels > _MANY_LABELS else 512
 
 

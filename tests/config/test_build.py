@@ -294,3 +294,12 @@ def test_the_first_layer_averages_over_an_epoch():
     fill_in(config, 10**6, 80)
     rest, first = build_optimizer(config, network).param_groups
     assert (first["betas"], first["rowwise"]) == (rest["betas"], rest["rowwise"])
+
+
+def test_wider_outputs_have_narrower_layers():
+    widths = []
+    for labels in (100_000, 100_001, 3_000_001):
+        config = read_config([])
+        fill_in(config, 1000, labels)
+        widths += config.network.hidden
+    assert widths == [512, 256, 128]

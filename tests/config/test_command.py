@@ -125,8 +125,8 @@ def shown_settings(run):
 
 
 def test_a_sweep_leaves_only_its_runs(tmp_path, monkeypatch, capsys):
-    """Its first run holds 400 MiB for a moment."""
-    whole, sizes = command.build_trainer, [400 << 20, 0, 0]
+    """Its first run holds 700 MiB for a moment."""
+    whole, sizes = command.build_trainer, [700 << 20, 0, 0]
 
     def build_trainer(*arguments):
         np.ones(sizes.pop(0), np.int8)

@@ -24,7 +24,7 @@ def card_of(folder):
 
 @pytest.mark.compiled_only
 def test_the_card_of_a_run(tmp_path):
-    job.main(*job.tiny(tmp_path, "trainer.log_every=2"))
+    job.main(*job.tiny(tmp_path, "ranker=none", "trainer.log_every=2"))
     front, body, cells = card_of(tmp_path / "run")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert front["library_name"] == "slide"
