@@ -17,6 +17,8 @@ from slide.distributed.group import Group
 # Seconds that a process waits for the others in phases of any length, such as reading the data. A
 # process that ends meanwhile is noticed at once: its connections close.
 _LONG = 30 * 24 * 3600
+# Seconds until a store has to take a connection, when a process reports its last error.
+_PROBE = 3
 # Seconds between probes of a connection: Linux takes no more.
 _LONGEST_PROBE = 32_767
 # The files that this process has open, among them sockets; only Linux has the folder.
@@ -24,14 +26,17 @@ _FILES = Path("/proc/self/fd")
 
 
 class Errors:
-    """Lets one process report what several find; without a ``store`` each reports it."""
+    """Lets one process report what several find; without a ``store`` each reports it.
 
-    def __init__(self, store: Any = None):
-        self._store = store
+    ``address`` is that of the store: of one that is gone PyTorch would write a page.
+    """
+
+    def __init__(self, store: Any = None, address: tuple[str, int] | None = None):
+        self._store, self._address = store, address
 
     def first(self, sentence: str, of_another: bool = False) -> bool:
         """Whether no other process reported this, or, ``of_another`` process, anything."""
-        if self._store is None:  # Better twice than never.
+        if self._store is None or not self._answers():  # Better twice than never.
             return True
         name = f"said/{hashlib.sha256(sentence.encode()).hexdigest()}"
         try:
@@ -41,6 +46,14 @@ class Errors:
             return self._store.add(name, 1) == 1
         except RuntimeError:  # The process that keeps the store has ended.
             return True
+
+    def _answers(self) -> bool:
+        """Whether there is a store at the address, if one is known."""
+        if self._address is None:
+            return True
+        with suppress(OSError), socket.create_connection(self._address, _PROBE):
+            return True
+        return False
 
 
 def meet(info: RankInfo, timeout: float, device: torch.device = CPU) -> Any:

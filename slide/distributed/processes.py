@@ -72,7 +72,8 @@ def join_ranks(config: DictConfig) -> Ranks:
         group = Group()
         group.patient = patient_group()
         watch_connections(config.runtime.timeout)
-        _joined.append(SeveralRanks(info, group, Errors(store)))
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        _joined.append(SeveralRanks(info, group, Errors(store, address)))
     return _joined[0]
 
 

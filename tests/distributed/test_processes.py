@@ -83,6 +83,15 @@ def test_each_sentence_is_said_once():
     assert [Errors(store).first("gone", of_another=True) for _ in range(2)] == [True, False]
 
 
+def test_a_store_that_is_gone_is_not_asked():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address, store = server.getsockname(), counting_store()
+        assert Errors(store, address).first("wrong")
+        assert not Errors(store, address).first("wrong")
+    assert Errors(None, address).first("wrong")
+    assert Errors(store, address).first("wrong")
+
+
 @pytest.fixture
 def data(tmp_path):
     return job.make_data(tmp_path)
