@@ -117,7 +117,7 @@ def train() -> None:
             fail("torchrun starts the processes of one run, and a sweep (-m) has many")
     if options.multirun:
         with user_errors():
-            sweep = Sweep(given, combinations(given))
+            sweep = Sweep(given)
         if own:
             sweep.launch(own)
         else:
@@ -315,10 +315,10 @@ class Outcome(NamedTuple):
 class Sweep:
     """The jobs of a sweep (``-m``), each given by its overrides. One that fails does not end it."""
 
-    def __init__(self, words: Sequence[str], jobs: Sequence[list[str]]):
+    def __init__(self, words: Sequence[str]):
         several = (values for values in sweep_values(words).values() if len(values) > 1)
         self.keys = [typed_key(values[0]) for values in several]
-        self.jobs, self.outcomes = jobs, list[Outcome]()
+        self.jobs, self.outcomes = combinations(words), list[Outcome]()
 
     def _outcome(self, number: int) -> Outcome:
         """Run a job; its errors are logged."""

@@ -242,7 +242,7 @@ def test_a_signal_between_two_jobs_ends_a_sweep_with_its_table(monkeypatch, caps
 
     monkeypatch.setattr(command, "_compose_and_run", run)
     with pytest.raises(SystemExit) as ended:
-        command.Sweep(["seed=1,2"]).run([["seed=1"], ["seed=2"]])
+        command.Sweep(["seed=1,2"]).run()
     assert ended.value.code == 143
     assert "0.5000" in capsys.readouterr().out
 
