@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from slide.config import read_config, user_errors
 from slide.ranking import EnsembleRanker, choose_kind
 from slide.ranking.base_scorer import RankingFeatures
+from slide.ranking.scorers import SCORERS
 from slide.training import Trainer
 from slide.training.evaluation import evaluate
 
@@ -25,6 +26,11 @@ DEFAULT = "default recipe"
 ALONE = "network alone"
 KEEP = "known labels are answers, too"
 UNASKED = "no answers to similar questions"
+# Base scorers of some kinds of rows, by variant.
+LEFT_OUT = {
+    "no tree of labels": "label_tree",
+    "no similarity of items": "item_similarity",
+}
 # In a recommender, regressions of items replace the classifiers.
 C_OF_ONE, FEW_NEGATIVES = "classifiers with C = 1", "ten negatives of a row"
 # Overrides of the re-ranker, which learns from one and the same network.
@@ -37,6 +43,7 @@ RANKER = {
     "no nearest rows": ["ranker.voted=1"],
     "no labels of the features": ["ranker.associated=1"],
     UNASKED: [],
+    **{variant: [] for variant in LEFT_OUT},
     "15, 30 and 10 candidates": ["ranker.depth=15", "ranker.voted=30", "ranker.associated=10"],
     "60, 120 and 40 candidates": ["ranker.depth=60", "ranker.voted=120", "ranker.associated=40"],
     FEW_NEGATIVES: ["ranker.negatives=10"],
@@ -91,6 +98,8 @@ def ranker_of(variant: str) -> EnsembleRanker:
     ranker = instantiate(read_config(RANKER[variant]).ranker)
     if variant in UNSEEN:
         ranker.__class__, ranker.unseen = PartlyBlind, UNSEEN[variant]
+    if variant in LEFT_OUT:
+        del ranker.all_scorers[LEFT_OUT[variant]]
     return ranker
 
 
@@ -107,8 +116,13 @@ def scores_of(trainer: Trainer, variant: str) -> Row:
 
 def variants_of_ranker(overrides: list[str]) -> list[str]:
     """The variants of the re-ranker that differ from the recipe on a data set."""
-    kind = choose_kind(harness.opened(tuple(overrides)).train).kind
+    train = harness.opened(tuple(overrides)).train
+    kind = choose_kind(train).kind
     same = {KEEP} if kind == "other" else set()
+    for variant, name in LEFT_OUT.items():
+        scorer = SCORERS[name]
+        if not scorer().suits(train) or kind not in (scorer.kinds or [kind]):
+            same.add(variant)
     same |= {UNASKED} if kind != "graph" else set()
     same |= {C_OF_ONE, FEW_NEGATIVES} if kind == "items" else set()
     return [name for name in RANKER if name not in same]

@@ -42,7 +42,6 @@ CONSTANTS: dict[str, tuple[str, str, str]] = {
     "slide.data.kind": (KIND, "", _KINDS),
     "slide.data.row_kinds": (KIND, "", "_HELD _LARGEST_SHARE _MOST_PAIRS"),
     "slide.ranking.scorers.linear": (RANKER, "items", "_PENALTY WEIGHTS"),
-    "ranker.scorers.item_factors": (RANKER, "items", "penalty factors passes"),
     "ranker.scorers.item_similarity": (RANKER, "items", "shrink"),
     "slide.ranking.scorers.label_tree": (RANKER, "other", "_MOST_LABELS"),
     "ranker.scorers.label_tree": (RANKER, "other", "C cluster beam"),

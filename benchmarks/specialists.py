@@ -9,6 +9,7 @@ The specialists are short and written here. Writes results/specialists.{json,md}
 import argparse
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -22,7 +23,6 @@ from torch import nn
 from torch.nn.functional import embedding, pad
 
 from slide.data import Split, find_seen, holdout, labels_and_items
-from slide.ranking.scorers.item_factors import ItemFactors
 from slide.sparse import CSR, Pattern
 from slide.training.evaluation import ranking_scores
 from slide.utils.resources import peak_memory_mb
@@ -213,9 +213,27 @@ def ease(train: Split, penalty: float) -> Scores:
 
 def ials(train: Split, unobserved: float) -> Scores:
     """Factors of rows and of items by alternating least squares; new rows are folded in."""
-    model = ItemFactors(factors=128, unobserved=unobserved, passes=10)
-    model.fit(labels_and_items(train), train.num_features, train.num_labels)
-    return lambda rows: model.of_rows(rows.features) @ model.labels.T
+    count = max(train.num_labels, train.num_features)
+    known = _matrix(labels_and_items(train), count)
+    factors = 0.01 * np.random.default_rng(0).standard_normal((count, 128))
+    share = unobserved / count
+
+    def solve(rows: scipy.sparse.csr_matrix, others: np.ndarray) -> np.ndarray:
+        """The factors of rows with the least squared errors and penalty."""
+        gram, found = share * others.T @ others, np.zeros((rows.shape[0], others.shape[1]))
+        for row, (begin, end) in enumerate(pairwise(rows.indptr)):
+            own = others[rows.indices[begin:end]]
+            penalty = 0.01 * (end - begin + share * len(others)) * np.eye(others.shape[1])
+            found[row] = np.linalg.solve(gram + own.T @ own + penalty, own.sum(0))
+        return found
+
+    for _ in range(10):
+        factors = solve(known.T.tocsr(), solve(known, factors))
+
+    def scores(rows: Split) -> np.ndarray:
+        return solve(_matrix(rows.features, count), factors) @ factors[: train.num_labels].T
+
+    return scores
 
 
 # Methods that are trained for a number of seconds.

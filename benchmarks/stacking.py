@@ -31,7 +31,7 @@ from harness import (
 )
 
 from slide.config import build_network, build_optimizer, fill_in, read_config
-from slide.config.build import put_together
+from slide.config.recipe import put_together
 from slide.data import SparseDataset
 from slide.ranking import choose_kind
 from slide.sparse import hits, row_bounds

@@ -268,8 +268,8 @@ FUNCTIONS = {
     "evaluation": "slide.training.trainer:predict_split",
     "final ranker": "slide.ranking.final_ranker:FinalRanker.fit",
     "summary": "slide.training.trainer:write_summary",
-    "model": "slide.config.command:write_model",
-    "report": "slide.config.command:write_report",
+    "model": "slide.model.run:write_model",
+    "report": "slide.report:write_report",
 }
 # Calls of it before the one that is stopped.
 BEFORE = {"steps": 10, "checkpoint writing": 5}
@@ -277,13 +277,10 @@ BEFORE = {"steps": 10, "checkpoint writing": 5}
 OTHERS = {
     "items": (
         ("trainer.kind=items", "dataset.num_features=100"),
-        ("scorer item_similarity", "scorer item_factors"),
+        ("scorer item_similarity",),
     ),
     "graph": (("trainer.kind=graph",), ("scorer analogous",)),
-    "short": (
-        ("dataset.labels_per_row=1", "dataset.nonzeros=6"),
-        ("scorer label_tree", "scorer conjunctions"),
-    ),
+    "short": (("dataset.labels_per_row=1",), ("scorer label_tree",)),
 }
 
 

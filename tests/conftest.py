@@ -72,7 +72,6 @@ FIRST = (
     "trust/test_kills.py",
     "model/test_edited_folders.py",
     "training/test_edited_runs.py",
-    "trust/test_memory_needs.py",
     "search/test_row_index.py",
     "sampling/test_lsh.py",
     "ranking/test_ensemble.py",

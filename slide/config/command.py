@@ -4,32 +4,26 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn
 
 import hydra
 import numpy as np
 from hydra import initialize_config_dir
-from hydra._internal.callbacks import Callbacks
-from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from slide.config import ranks as alone
-from slide.config.build import build_trainer, folder_parent, label_of, open_dataset
+from slide.config.build import build_trainer, folder_parent
 from slide.config.compose import (
     CONFIG,
     asked_for,
     combinations,
     memory_errors,
-    mistake,
     read_config,
     readable,
     resumed,
@@ -38,23 +32,16 @@ from slide.config.compose import (
 )
 from slide.config.help import help_on, train_help
 from slide.config.ranks import TORCHRUN, LostExit, find_rank_info
+from slide.config.recipe import open_dataset
 from slide.data import SparseDataset
 from slide.data.describe import describe, folder_bytes
 from slide.data.row_transform import old_label_ids
-from slide.model import Model
-from slide.model.card import SUMMARY, facts_of
-from slide.model.folder import MODEL_FILE, write_model
+from slide.model.run import write_run_model
 from slide.training import DivergenceError, Trainer
-from slide.training.checkpoint import (
-    CHECKPOINT,
-    find_checkpoints,
-    find_folders,
-    last_checkpoint,
-)
+from slide.training.checkpoint import last_checkpoint
 from slide.training.group import LostProcessError
 from slide.training.selection import selection_line
-from slide.training.stopping import BEST, BEST_NETWORK
-from slide.utils.checks import counted, error_message, override_key, typed_key
+from slide.utils.checks import counted, error_message, typed_key
 from slide.utils.commands import VERSION_LINE
 from slide.utils.figures import (
     KIND_METRICS,
@@ -68,10 +55,9 @@ from slide.utils.figures import (
 from slide.utils.profiling import tell_first
 from slide.utils.progress_bar import fail, log, open_streams, show
 from slide.utils.resources import reset_peak_memory
-from slide.utils.run_folders import resume_word
+from slide.utils.run_folders import label_of, resume_word
 from slide.utils.signals import exit_status, raised_terminations
 from slide.utils.sizes import find_conf
-from slide.utils.tensor_folder import share_files, stream_file
 
 DATA_USAGE = """\
 Fetches, reads and transforms a data set, as {train} does before it trains.
@@ -85,6 +71,10 @@ The keys are the ones that {train} has: {train} --help explains them.
 DATA_KEYS = ("dataset", "transform", "recipe=", "seed=")
 # Scores of rows of all kinds, as a run prints them.
 _PRECISION = {"P@1": "p_at_1", "P@3": "p_at_3", "P@5": "p_at_5"}
+_MODES = (("--run", "-r"), ("--multirun", "-m"), ("--shell-completion", "-sc"))
+# Options of Hydra that choose other configurations.
+_WITHOUT_EFFECT = (("--config-dir", "-cd"), ("--config-path", "-cp"), ("--config-name", "-cn"))
+_WITHOUT_EFFECT += (("--experimental-rerun",),)
 # Columns of the table of a sweep.
 _FIGURES = {**_PRECISION, "seconds": "train_seconds", **SELECTION_COLUMNS}
 
@@ -120,23 +110,23 @@ def train() -> None:
         shown = options.cfg or options.info or options.hydra_help or options.shell_completion
         keys = [*options.overrides, *keys]
         own = [word for word in keys if _of_hydra(word)]
+        given = [word for word in keys if word not in own]
         if own and not shown:
             _check_hydra_keys(own, options.multirun)
         if options.multirun and find_rank_info().size > 1:
             fail("torchrun starts the processes of one run, and a sweep (-m) has many")
     if options.multirun:
         with user_errors():
-            runs = combinations([word for word in keys if word not in own])
-        sweep = Sweep(keys)
+            sweep = Sweep(given)
         if own:
-            sweep.launch(runs, own)
+            sweep.launch(own)
         else:
-            sweep.run(runs)
+            sweep.run()
         sweep.finish()
     elif shown:
         if not options.shell_completion:
             with user_errors():
-                combinations([word for word in keys if word not in own], sweeps=False)
+                combinations(given, sweeps=False)
                 words = [*([] if options.hydra_help else map(readable, keys)), *others]
         sys.argv[1:] = words
         # It only shows something.
@@ -146,25 +136,31 @@ def train() -> None:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    """Hydra's options; one that would have no effect on a run ends the process."""
+    """The options among words; one that would have no effect on a run ends the process."""
+    usage = f"{_programs()[0]} [-m] [--cfg job] [group=choice ...] [key=value ...]"
+    parser = argparse.ArgumentParser(usage=usage, add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for flags in (*_MODES, ("--hydra-help",), ("--resolve",)):
+        parser.add_argument(*flags, action="store_true")
+    for flags in (("--cfg", "-c"), ("--package", "-p"), *_WITHOUT_EFFECT):
+        parser.add_argument(*flags)
+    parser.add_argument("--info", "-i", nargs="?", const="all")
     try:
-        options = get_args_parser().parse_args(words)
-    except SystemExit:  # Hydra has said which option it does not know.
+        options = parser.parse_args(words)
+    except SystemExit:  # The parser has said which option it does not know.
         log(f"settings have no dashes: {_programs()[0]} sampler=lsh optimizer.lr=0.001")
         raise
-    for name in ("config_dir", "config_path", "config_name", "experimental_rerun"):
-        if getattr(options, name) is not None:
+    for name, *_ in _WITHOUT_EFFECT:
+        if getattr(options, name[2:].replace("-", "_")) is not None:
             fail(
-                f"--{name.replace('_', '-')} has no effect: settings are keys and choices, such as "
-                "optimizer.lr=0.001 dataset=eurlex4k, and resume=<folder> takes those of a run"
+                f"{name} has no effect: settings are keys and choices, such as optimizer.lr=0.001 "
+                "dataset=eurlex4k, and resume=<folder> takes those of a run"
             )
     if options.cfg is None and (options.package is not None or options.resolve):
         fail(f"--{'resolve' if options.resolve else 'package'} goes with --cfg job")
     modes = "run", "multirun", "cfg", "info", "shell_completion"
-    if (
-        len(given := [f"--{name.replace('_', '-')}" for name in modes if getattr(options, name)])
-        > 1
-    ):
+    given = [f"--{name.replace('_', '-')}" for name in modes if getattr(options, name)]
+    if len(given) > 1:
         fail(f"{' and '.join(given)} do not go together")
     return options
 
@@ -205,15 +201,9 @@ def _of_hydra(word: str) -> bool:
 def _compose_and_run(
     overrides: Sequence[str], swept: Sequence[str] | None = None
 ) -> tuple[dict[str, Any], str]:
-    with _launch().one_voice(), user_errors(overrides):
-        config = read_config(asked_for(overrides))
-    return run_job(config, overrides, swept)
-
-
-def run_job(
-    composed: DictConfig, overrides: Sequence[str], swept: Sequence[str] | None = None
-) -> tuple[dict[str, Any], str]:
     """Trains to the end and prints the scores; returns the summary and the folder of the run."""
+    with _launch().one_voice(), user_errors(overrides):
+        composed = read_config(asked_for(overrides))
     reset_peak_memory()  # That of the runs of a sweep before.
     own = [word for word in swept or () if word.startswith("run_dir=")]
     if swept is not None and composed.run_dir is not None and not own:
@@ -237,7 +227,8 @@ def _run(
             note = ranks.note(named or folder_parent(composed), overrides)
             composed, overrides = ranks.restarted(composed, overrides, note)
             config = resumed(composed, overrides)
-            trainer = build_trainer(config, overrides, swept, ranks, note.write)
+            trainer = build_trainer(config, overrides, swept, ranks)
+            main = trainer.is_main_process
     except KeyboardInterrupt as error:
         _stop("interrupted before the first step", error)
     except LostProcessError as error:
@@ -245,8 +236,9 @@ def _run(
     try:
         with memory_errors(partial(_advice, trainer)):
             summary = trainer.fit()
-            write_run_model(trainer, summary)
-            if config.report and ranks.group.is_main_process:
+            noted = OmegaConf.load(trainer.folder / CONFIG) if main else {}
+            write_run_model(trainer, noted and OmegaConf.to_container(noted), summary)
+            if config.report and main:
                 write_run_report(trainer)
         ranks.group.patient.barrier()  # Nobody leaves while the first one writes.
     except (DivergenceError, OSError) as error:
@@ -256,7 +248,7 @@ def _run(
     except KeyboardInterrupt as error:
         _stop(f"interrupted after step {trainer.step}; {_advice(trainer)}", error)
     note.forget(trainer.folder)
-    if ranks.group.is_main_process:
+    if main:
         log(f"sets      {selection_line(summary)}")
         for sentence in summary["warnings"]:
             log(f"warning   {sentence}")
@@ -264,36 +256,6 @@ def _run(
         scores = "  ".join(f"{name} {summary[x]:.4f}" for name, x in shown if x in summary)
         show("  ".join([*swept, scores, str(trainer.folder)]))
     return summary, str(trainer.folder)
-
-
-def write_run_model(trainer: Trainer, summary: Mapping[str, Any]) -> None:
-    """Write the trained model into the folder of its run; all processes of the run call this."""
-    network, data, folder, weights = trainer.network, trainer.data, trainer.folder, None
-    if (gathered := network.gathered_weights()) is not None:
-        if trainer.is_main_process:
-            (folder / MODEL_FILE).unlink(missing_ok=True)  # Of weights that there were before.
-            weights = stream_file(folder, "network", *gathered)
-        for _ in gathered.blocks:
-            pass
-    if not trainer.is_main_process:
-        return
-    model = Model(
-        network,
-        trainer.ranker,
-        data.steps,
-        settings=cast(dict, OmegaConf.to_container(OmegaConf.load(folder / CONFIG))),
-        name=data.name,
-        label_names=data.label_names,
-        feature_names=data.feature_names,
-        vectorizer=data.vectorizer,
-    )
-    if data.columns is not None:
-        model.settings["columns"] = data.columns.settings()
-    model.settings[SUMMARY] = facts_of(summary)
-    write_model(folder, model, weights=weights)
-    best = [path / BEST_NETWORK.list_file for path in find_folders(folder / BEST)]
-    checkpoints = [path / CHECKPOINT.list_file for path in find_checkpoints(folder)]
-    share_files([folder / MODEL_FILE, *best, *checkpoints])
 
 
 def write_run_report(trainer: Trainer) -> None:
@@ -350,45 +312,37 @@ class Outcome(NamedTuple):
     said: str
 
 
-def _outcome_of(number: int, words: list[str], job: Callable[[], tuple[dict, str]]) -> Outcome:
-    """What came of a job of a sweep; its errors are logged."""
-    log(f"job {number}: {' '.join(words)}")
-    try:
-        return Outcome(words, *job())
-    except Interrupted:
-        raise
-    except SystemExit as end:
-        said = str(end)
-    except Exception as error:  # A bug; the other jobs may still be worth their time.
-        log(traceback.format_exc())
-        said = f"{type(error).__name__}: {error}"
-    log(said)
-    return Outcome(words, None, said)
-
-
 class Sweep:
-    """The jobs of a sweep (``-m``). One that fails does not end it."""
+    """The jobs of a sweep (``-m``), each given by its overrides. One that fails does not end it."""
 
     def __init__(self, words: Sequence[str]):
-        given = [word for word in words if not _of_hydra(word)]
-        several = (values for values in sweep_values(given).values() if len(values) > 1)
+        several = (values for values in sweep_values(words).values() if len(values) > 1)
         self.keys = [typed_key(values[0]) for values in several]
-        # Letters that were typed, by the keys that Hydra has in their place.
-        self.letters = {override_key(word): typed_key(word) for word in given}
-        self.outcomes: list[Outcome] = []
+        self.jobs, self.outcomes = combinations(words), list[Outcome]()
 
-    def _words_of(self, overrides: Sequence[str]) -> list[str]:
-        """The overrides of a job that differ from job to job."""
-        return [word for word in overrides if typed_key(word) in self.keys]
+    def _outcome(self, number: int) -> Outcome:
+        """Run a job; its errors are logged."""
+        overrides = self.jobs[number]
+        words = [word for word in overrides if typed_key(word) in self.keys]
+        log(f"job {number + 1}: {' '.join(words)}")
+        try:
+            return Outcome(words, *_compose_and_run(overrides, words))
+        except Interrupted:
+            raise
+        except SystemExit as end:
+            said = str(end)
+        except Exception as error:  # A bug; the other jobs may still be worth their time.
+            log(traceback.format_exc())
+            said = f"{type(error).__name__}: {error}"
+        log(said)
+        return Outcome(words, None, said)
 
-    def run(self, runs: Sequence[list[str]]) -> None:
+    def run(self) -> None:
         """Run the jobs one after the other."""
         try:
             with raised_terminations():  # Also between two jobs.
-                for number, overrides in enumerate(runs, 1):
-                    words = self._words_of(overrides)
-                    job = partial(_compose_and_run, overrides, words)
-                    self.outcomes.append(_outcome_of(number, words, job))
+                for number in range(len(self.jobs)):
+                    self.outcomes.append(self._outcome(number))
         except (Interrupted, KeyboardInterrupt) as error:
             if self.outcomes:
                 show(self.table())
@@ -396,40 +350,25 @@ class Sweep:
                 _stop("interrupted", error)
             raise
 
-    def launch(self, runs: Sequence[list[str]], own: Sequence[str]) -> None:
-        """Let a launcher of Hydra run the jobs that can be built; of others it would refuse all."""
+    def launch(self, own: Sequence[str]) -> None:
+        """Let a launcher of Hydra, with keys of its ``own``, run the jobs."""
         if chosen := [word for word in own if "sweeper" in word.partition("=")[0]]:
             fail(f"{chosen[0]}: a sweep makes all combinations; hydra/launcher is taken")
-        mistakes = [mistake(run) for run in runs]
-        there = [run for run, said in zip(runs, mistakes, strict=True) if said is None]
+        # By number: the launcher would refuse all jobs because of one that cannot be composed.
+        numbers = f"+job={','.join(map(str, range(len(self.jobs))))}"
         with initialize_config_dir(str(find_conf()), version_base="1.3", job_name="train"):
             composing = GlobalHydra.instance().hydra
             assert composing is not None
             try:
-                config = composing.compose_config("train", list(own), run_mode=RunMode.MULTIRUN)
+                (jobs,) = composing.multirun("train", self._launched, [*own, numbers])
             except HydraException as error:
                 fail(" ".join(str(error).split()))
-            launcher = Plugins.instance().instantiate_launcher(
-                hydra_context=HydraContext(composing.config_loader, Callbacks(config)),
-                task_function=self._launched,
-                config=config,
-            )
-            there = [[readable(word) for word in run] for run in there]
-            made = (each.return_value for each in launcher.launch(there, initial_job_idx=0))
-            self.outcomes = [
-                next(made) if said is None else Outcome(self._words_of(run), None, f"error: {said}")
-                for run, said in zip(runs, mistakes, strict=True)
-            ]
+        self.outcomes = [job.return_value for job in jobs]
 
     def _launched(self, config: DictConfig) -> Outcome:
         """Run a job where a launcher has it run, such as another process or machine."""
         _launch(of_slurm=True)
-        now = HydraConfig.get()
-        told = (word.partition("=") for word in now.overrides.task)
-        overrides = [f"{self.letters.get(key, key)}={value}" for key, _, value in told]
-        words = self._words_of(overrides)
-        job = partial(run_job, config, overrides, words)
-        return _outcome_of(now.job.num + 1, words, job)
+        return self._outcome(config.job)
 
     def finish(self) -> None:
         """Print the table; ends the process with a message if a job failed."""

@@ -25,9 +25,11 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, OmegaConfBaseException
 
+from slide.training import Trainer
+from slide.training.loggers import make_loggers
 from slide.utils import checks
 from slide.utils.checks import override_key, typed_key
-from slide.utils.files import read_text
+from slide.utils.files import read_text, write_text
 from slide.utils.progress_bar import fail, log
 from slide.utils.run_folders import check_links, check_plain_yaml
 from slide.utils.sizes import find_conf, flat
@@ -161,8 +163,7 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
         >>> read_config(["trainer.epochs=3"]).trainer.epochs
         3
     """
-    if said := mistake(overrides):
-        raise ValueError(said)
+    check_overrides(overrides)
     try:
         return _compose(overrides)
     except (HydraException, OmegaConfBaseException) as error:
@@ -174,8 +175,7 @@ def read_config(overrides: Sequence[str]) -> DictConfig:
 def choose(choices: Mapping[str, str], values: Mapping[str, Any]) -> DictConfig:
     """The configuration of choices of groups, and values of keys that are Python's objects."""
     words = [f"{group}={choice}" for group, choice in choices.items()]
-    if said := mistake([*words, *(f"{key}={value}" for key, value in values.items())]):
-        raise ValueError(said)
+    check_overrides([*words, *(f"{key}={value}" for key, value in values.items())])
     config = copy.deepcopy(_composed(tuple(words))[0])
     for key, value in values.items():
         OmegaConf.update(config, key, value)
@@ -266,10 +266,15 @@ def _without_references(tree: object) -> DictConfig:
 def combinations(overrides: Sequence[str], sweeps: bool = True) -> list[list[str]]:
     """The overrides of each run of a sweep; mistakes are logged, and raised if no run fits."""
     runs = [list(words) for words in product(*sweep_values(overrides, sweeps).values())]
-    mistakes = [said for words in runs if (said := mistake(words))]
-    if runs and len(mistakes) == len(runs):
-        raise ValueError(mistakes[0])
-    for said, count in Counter(mistakes).items():
+    mistakes = Counter[str]()
+    for words in runs:
+        try:
+            check_overrides(words)
+        except ValueError as error:
+            mistakes[str(error)] += 1
+            if mistakes.total() == len(runs):
+                raise ValueError(next(iter(mistakes))) from error
+    for said, count in mistakes.items():
         log(f"warning   {count} of {checks.counted(len(runs), 'run')} cannot be: {said}")
     return runs
 
@@ -299,18 +304,16 @@ def _choices(group: str) -> list[str]:
     return sorted(path.stem for path in (find_conf() / group).glob("*.yaml"))
 
 
-def mistake(overrides: Sequence[str]) -> str | None:
-    """A sentence about the first override that does not fit ``conf/``; None: all fit."""
-    try:
-        parsed = [_parsed(override) for override in overrides]
-    except ValueError as error:
-        return str(error)
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise ValueError with a sentence about the first override that does not fit ``conf/``."""
+    parsed = [_parsed(override) for override in overrides]
     for each in parsed:
         if each.is_sweep_override():
             key, _, values = str(each.input_line).partition("=")
             value, several = each.value(), f"{each.input_line} has several values: add -m for a run"
             a_list = isinstance(value, ChoiceSweep) and value.simple_form
-            return f"{several} of each" + (f"; a list is {key}=[{values}]" if a_list else "")
+            told = f"; a list is {key}=[{values}]" if a_list else ""
+            raise ValueError(f"{several} of each{told}")
     groups = _groups()
     chosen = [each for each in parsed if each.key_or_group in groups]
     for each in chosen:
@@ -318,15 +321,15 @@ def mistake(overrides: Sequence[str]) -> str | None:
         if not each.is_delete() and each.input_line != _NO_RECIPE and value not in known:
             near = checks.near_word(str(value), known)
             told = f"the choices of {group} are {', '.join(known)}{near}"
-            return f"there is no {str(each.input_line).lstrip('+')}; {told}"
+            raise ValueError(f"there is no {str(each.input_line).lstrip('+')}; {told}")
     try:
         config, choices = _composed(tuple(str(each.input_line) for each in chosen))
     except (HydraException, OmegaConfBaseException):  # Hydra's own sentence is said.
-        return None
+        return
     for each in parsed:
         key = each.key_or_group
         if "???" in texts_in([each.value()]):
-            return f"{each.input_line}: ??? is no value; --help {key} explains the key"
+            raise ValueError(f"{each.input_line}: ??? is no value; --help {key} explains the key")
         if each in chosen:
             continue
         above, _, last = key.rpartition(".")
@@ -338,7 +341,7 @@ def mistake(overrides: Sequence[str]) -> str | None:
             if isinstance(part, DictConfig) and not kept and not adds:
                 way = f"; did you mean {_WAYS[last]}={value}?" if last in _WAYS else ""
                 told = way or f"; --help {key} explains them"
-                return f"{each.input_line}: {key} has keys of its own{told}"
+                raise ValueError(f"{each.input_line}: {key} has keys of its own{told}")
             continue
         if key.startswith(("hydra/", "hydra.")):  # Hydra names what it does not know.
             continue
@@ -348,12 +351,11 @@ def mistake(overrides: Sequence[str]) -> str | None:
         said = f"there is no key {key} (in {each.input_line})"
         if owners := [choice for choice in _choices(group) if own in _own_keys(group, choice)]:
             told = f"{own} belongs to {group}={' and '.join(owners)}"
-            values = OmegaConf.to_container(config[group]) if group in config else {}
-            has = ", ".join(leaves(values))
-            return f"{said}: {told}" + (f"; {choices[group]} has {has}" if has else "")
+            keys = leaves(OmegaConf.to_container(config[group])) if group in config else {}
+            has = f"; {choices[group]} has {', '.join(keys)}" if keys else ""
+            raise ValueError(f"{said}: {told}{has}")
         near = near_key(key, [*groups, *leaves(as_dict(config))])
-        return f"{said}{near or '; --help lists all keys'}"
-    return None
+        raise ValueError(f"{said}{near or '; --help lists all keys'}")
 
 
 def _no_setting(word: str) -> str:
@@ -446,7 +448,21 @@ def near_key(key: str, known: Sequence[str]) -> str:
     return near or (f"; {above} has {', '.join(beside)}" if beside else "")
 
 
-def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
+def note_run(
+    trainer: Trainer, config: DictConfig, words: Sequence[str], swept: Sequence[str] = ()
+) -> None:
+    """Write the configuration of a run into its folder, and note it in logs."""
+    noted = {"resume": None, "run_dir": str(trainer.folder), "command": _command(config, words)}
+    with open_dict(config):
+        noted = OmegaConf.merge(config, noted)
+    write_text(trainer.folder / CONFIG, OmegaConf.to_yaml(noted, resolve=True))
+    for logger in make_loggers(config.logger):
+        trainer.monitor.add(logger, as_dict(config))
+    if config.resume is None:
+        trainer.monitor.note_settings(_typed_values(swept or words), trainer.ranker is not None)
+
+
+def _typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
     """The values of overrides by key as it was typed, others than scalars as texts.
 
     Left out is where a run reads and writes.
@@ -459,7 +475,7 @@ def typed_values(words: Sequence[str]) -> dict[str, bool | int | float | str]:
     }
 
 
-def noted_command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
+def _command(config: DictConfig, words: Sequence[str]) -> dict[str, Any]:
     """What the folder of a run keeps of its command line: words, and the choice of each group."""
     before = config.get("command") or {"words": [], "choices": {}}
     new = [word for word in words if override_key(word) != "resume"]
@@ -564,7 +580,7 @@ def _saved(path: Path) -> DictConfig:
 
 
 def _check_command(noted: Any) -> None:
-    """Raise ValueError unless it is what `noted_command` returns."""
+    """Raise ValueError unless it is what `_command` returns."""
     found = OmegaConf.to_container(noted) if OmegaConf.is_config(noted) else noted
     words, choices = (found.get(each) if isinstance(found, dict) else None for each in _NOTED)
     if not isinstance(words, list) or not isinstance(choices, dict):

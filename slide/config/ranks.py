@@ -123,8 +123,11 @@ class Ranks:
         """How often training rows have each feature and label, if rows are shared by that."""
         return {}
 
-    def share_folder(self, make: Callable[[], Path]) -> Path:
-        """The folder that the main process makes, on all of them, which must see it."""
+    def share_folder(self, make: Callable[[], Path], new: bool = False) -> Path:
+        """The folder that the main process makes, on all of them, which must see it.
+
+        That of a ``new`` run is noted.
+        """
         return make()
 
     def note(self, place: Path, words: Sequence[str]) -> FolderNote:

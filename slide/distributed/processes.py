@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 from slide import runtime
 from slide.backend import has_bfloat16
 from slide.config import ranks
-from slide.config.build import build_loss
 from slide.config.compose import (
     CONFIG,
     as_dict,
@@ -39,6 +38,7 @@ from slide.config.ranks import (
     find_rank_device,
     find_rank_info,
 )
+from slide.config.recipe import build_loss
 from slide.data import SparseDataset, fingerprint
 from slide.distributed.group import Group
 from slide.distributed.launch import Errors, meet, patient_group, watch_connections
@@ -129,7 +129,7 @@ class SeveralRanks(Ranks):
 
     def __init__(self, info: RankInfo, group: Group, errors: Errors | None = None):
         super().__init__(info, group)
-        self.errors = errors or Errors()
+        self.errors, self._note = errors or Errors(), FolderNote()
 
     def share_threads(self, asked: int) -> None:
         """Give this process its share of the cores, or the threads ``asked`` for.
@@ -217,12 +217,15 @@ class SeveralRanks(Ranks):
             "label_counts": np.bincount(split.labels.indices, minlength=data.num_labels),
         }
 
-    def share_folder(self, make: Callable[[], Path]) -> Path:
-        """The folder that the main process makes, on all of them, which must see it."""
+    def share_folder(self, make: Callable[[], Path], new: bool = False) -> Path:
+        """See `slide.config.ranks.Ranks.share_folder`."""
         said = []
         if self.group.is_main_process:
             try:
-                said = [str(make()), ""]
+                made = make()
+                if new:
+                    self._note.write(made)
+                said = [str(made), ""]
             except (ValueError, OSError) as error:  # All end with this error.
                 said = ["", str(error)]
         name, wrong = self.group.patient.broadcast(said)  # They draw first weights before.
@@ -250,7 +253,8 @@ class SeveralRanks(Ranks):
 
     def note(self, place: Path, words: Sequence[str]) -> "WrittenNote":
         """See `WrittenNote`."""
-        return WrittenNote(self, place, words)
+        note = self._note = WrittenNote(self, place, words)
+        return note
 
     def restarted(
         self, composed: DictConfig, overrides: Sequence[str], note: FolderNote

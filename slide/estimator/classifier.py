@@ -21,8 +21,8 @@ from sklearn.utils.validation import (
 )
 
 from slide.config import build_network, build_optimizer, fill_in
-from slide.config.build import build_loss, check_used, put_together
 from slide.config.compose import as_dict, choose, code_in, plain_errors
+from slide.config.recipe import build_loss, check_settings, check_used, put_together
 from slide.data import SparseDataset, Split, TextVectorizer
 from slide.data.transforms import StepOptions, count_steps
 from slide.estimator.targets import (
@@ -258,12 +258,12 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             slide.training.DivergenceError: if the loss is NaN or infinite.
         """
-        config = self._config()
+        first = not hasattr(self, "model_")
+        config = self._config(first)
         if self.tf_idf:
             raise ValueError("tf_idf needs all rows: weight them before partial_fit")
         if self._plain("standardize") in (True, "common", "bins"):
             raise ValueError("standardize needs all rows: standardize them before partial_fit")
-        first = not hasattr(self, "model_")
         if first and classes is None and not is_matrix(y):
             raise ValueError("the first call of partial_fit needs all classes")
         known, new = classes if first else self.classes_, []
@@ -373,8 +373,11 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
         self.multilabel_, self.model_ = targets.multilabel, model
         self._name(targets.classes)
 
-    def _config(self) -> Any:
-        """The configuration of the command line that the parameters stand for, once checked."""
+    def _config(self, first: bool = True) -> Any:
+        """The configuration of the command line that the parameters stand for, once checked.
+
+        To build samples of its parts takes some time: of calls of `partial_fit`, ``first`` does it.
+        """
         for value in self.get_params().values():
             if isinstance(value, Untrusted):
                 raise ValueError(value.error)
@@ -411,12 +414,13 @@ class SlideClassifier(ClassifierMixin, BaseEstimator):
                 raise ValueError(f"settings take keys of {', '.join(_GROUPS)}, not {key}")
             (values if rest else choices)[key] = without_numpy(value)
         config = choose(choices, values)
-        check_used(config, {*values, *choices})
         if self.label_weights is not None and not config.ranker:
             raise ValueError(f"label_weights need ranker='ensemble', not {self.ranker!r}")
         if config.ranker:
             config.ranker.objective = "p" if self.label_weights is None else "psp"
         config.trainer.recall_every = 0  # Nobody reads the log.
+        with plain_errors(), own_draws(0):
+            (check_settings if first else check_used)(config, {*values, *choices})
         return config
 
     def _plain(self, name: str) -> Any:

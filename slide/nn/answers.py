@@ -118,10 +118,6 @@ class Reranker(Protocol):
         """Bytes of memory that `fit` takes with rows of this kind, with what stays of it."""
         ...
 
-    def smaller(self, split: Split, kind: str) -> str:
-        """The settings with which it takes less memory, for a sentence; ``""``: none."""
-        ...
-
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All numbers, as JSON can hold them, and all arrays, by name."""
         ...

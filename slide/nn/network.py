@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from slide.functional import drop_features, relu_dropout
+from slide.functional.linear import PRECISIONS
 from slide.nn.sampled_linear import Activation, EveryOutput, SampledLinear, learns, predicting
 from slide.nn.sparse_linear import SparseInputLinear
 from slide.sampling import Sampler
@@ -17,6 +19,53 @@ from slide.sparse import as_csr
 from slide.utils import checks
 
 SamplerFactory = Callable[[int, int], Sampler]
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """Layers and first weights of a network; ``conf/network/mlp.yaml`` explains the fields.
+
+    Example:
+        >>> from slide.nn.network import NetworkOptions
+        >>> NetworkOptions(hidden=[8], dropout=2)
+        Traceback (most recent call last):
+        ValueError: dropout must be in [0, 1), not 2
+    """
+
+    hidden: Sequence[int]
+    hidden_active: Sequence[int | None] = ()
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    prior_bias: bool = False
+    prior_margin: float = 0.0
+    bias_scale: float = 0.0
+    precision: str = "float32"
+    init_scale: float = 1.0
+    output_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.listing("hidden", self.hidden)
+        if not self.hidden:
+            raise ValueError("hidden must name at least one width, such as [128], not []")
+        widths = [checks.whole("hidden", width, 1) for width in self.hidden]
+        object.__setattr__(self, "hidden", widths)
+        checks.listing("hidden_active", self.hidden_active)
+        if self.hidden_active and len(self.hidden_active) != len(widths):
+            raise ValueError(
+                f"hidden_active must have {checks.counted(len(widths), 'entry', 'entries')}, as "
+                f"hidden has, not {list(self.hidden_active)}"
+            )
+        for size in self.hidden_active:
+            if size is not None:
+                checks.whole("hidden_active", size, 1)
+        checks.share("dropout", self.dropout)
+        checks.share("input_dropout", self.input_dropout)
+        checks.flag("prior_bias", self.prior_bias)
+        checks.not_negative("prior_margin", self.prior_margin)
+        checks.not_negative("bias_scale", self.bias_scale)
+        checks.one_of("precision", self.precision, PRECISIONS)
+        checks.positive("init_scale", self.init_scale)
+        checks.positive("output_scale", self.output_scale)
 
 
 class GatheredWeights(NamedTuple):
@@ -71,20 +120,21 @@ class SlideNetwork(nn.Module):
         out_features: int,
         sampler: SamplerFactory,
         hidden_samplers: Sequence[SamplerFactory | None] = (),
-        dropout: float = 0.0,
-        precision: str = "float32",
-        init_scale: float = 1.0,
-        output_scale: float = 1.0,
-        input_dropout: float = 0.0,
+        dropout: float = NetworkOptions.dropout,
+        precision: str = NetworkOptions.precision,
+        init_scale: float = NetworkOptions.init_scale,
+        output_scale: float = NetworkOptions.output_scale,
+        input_dropout: float = NetworkOptions.input_dropout,
     ):
         super().__init__()
-        checks.listing("hidden", hidden)
-        if not hidden:
-            raise ValueError("hidden must name at least one width, such as [128], not []")
-        hidden = [checks.whole("hidden", width, 1) for width in hidden]
-        checks.share("dropout", dropout)
-        checks.share("input_dropout", input_dropout)
-        checks.positive("output_scale", output_scale)
+        hidden = NetworkOptions(
+            hidden,
+            dropout=dropout,
+            input_dropout=input_dropout,
+            precision=precision,
+            init_scale=init_scale,
+            output_scale=output_scale,
+        ).hidden
         makers = list(hidden_samplers) or [None] * len(hidden)
         if len(makers) != len(hidden):
             raise ValueError(f"{len(makers)} hidden samplers do not fit {len(hidden)} layers")

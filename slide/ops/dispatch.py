@@ -21,7 +21,7 @@ class Operation(Generic[_P, _R]):
         return (self.reference if uses_reference(*args) else self.kernel)(*args, **kwargs)
 
 
-# All operations by name; `python -m slide.check` compares both columns of this table.
+# All operations by name; `tests/ops/test_reference.py` compares both of each.
 OPERATIONS: dict[str, Operation[..., Any]] = {}
 
 

@@ -10,7 +10,6 @@ from slide.data.row_kinds import choose_kind as choose_kind
 from slide.nn.answers import Ranked as Ranked
 from slide.ranking.ensemble import EnsembleRanker as EnsembleRanker
 from slide.ranking.scorers.analogous import AnalogousQueries as AnalogousQueries
-from slide.ranking.scorers.conjunctions import Conjunctions as Conjunctions
 from slide.ranking.scorers.cooccurrence import Cooccurrence as Cooccurrence
 from slide.ranking.scorers.item_similarity import ItemSimilarity as ItemSimilarity
 from slide.ranking.scorers.linear import LinearClassifiers as LinearClassifiers

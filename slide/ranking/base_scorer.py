@@ -164,6 +164,7 @@ class BaseScorer:
         kinds: kinds of rows (`slide.data.kind_of`) of which it knows something; None: all.
         slow: it takes long to learn, so it learns from held-out rows in the end only where they are
             a twentieth of all rows or more.
+        derives: whether the features that follow from its score are computed; else `score` has all.
         nothing: the score of a candidate of which it knows nothing.
         counts: names of settings that are whole numbers of at least 1; `set_counts` sets them.
         numbers: names of other numbers, which it keeps in a model folder beside the counts.
@@ -184,6 +185,7 @@ class BaseScorer:
     features: ClassVar[dict[str, str]] = {}
     kinds: ClassVar[tuple[str, ...] | None] = None
     slow: ClassVar[bool] = False
+    derives: ClassVar[bool] = True
     nothing: float = 0.0
     counts: ClassVar[tuple[str, ...]] = ("proposed",)
     numbers: ClassVar[tuple[str, ...]] = ()
@@ -279,7 +281,8 @@ class Layout:
         for scorer in scorers:
             score = columns[next(iter(scorer.features))]
             kinds = {kind: columns[name] for name, kind in scorer.features.items()}
-            derived.append([score, *(kinds.get(kind, -1) for kind in (BEHIND, RANK, BEST))])
+            if scorer.derives:
+                derived.append([score, *(kinds.get(kind, -1) for kind in (BEHIND, RANK, BEST))])
             of_rank[kinds.get(RANK)] = score, scorer.nothing
         self.ranked = [of_rank[i] for i, sign in enumerate(self.signs) if sign < 0]
         # What follows from scores: columns of scores, of what is behind, of ranks, of the best.

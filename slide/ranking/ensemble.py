@@ -1,6 +1,7 @@
 """The re-ranker: candidates of base scorers, ranked by what all of them say (stacking)."""
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -25,8 +26,9 @@ from slide.ranking.base_scorer import (
     ranking_features,
 )
 from slide.ranking.final_ranker import FinalRanker, load_learner
+from slide.ranking.left_out import LEFT_OUT, LeftOut
 from slide.ranking.scorers import SCORERS
-from slide.ranking.scorers.linear import LinearClassifiers, counts_items
+from slide.ranking.scorers.linear import LinearClassifiers
 from slide.runtime import release_freed_memory
 from slide.sparse import CSR, hits, row_bounds
 from slide.utils import checks
@@ -125,6 +127,8 @@ class EnsembleRanker:
             "cooccurrence": {"proposed": associated},
         }
         for name, more in (scorers or {}).items():
+            if name in LEFT_OUT:  # Settings of an earlier version.
+                continue
             checks.one_of("scorers", name, SCORERS)
             options[name] = {**options.get(name, {}), **(more or {})}
         self.all_scorers: dict[str, BaseScorer] = {
@@ -276,11 +280,6 @@ class EnsembleRanker:
         negatives = cast(LinearClassifiers, self.all_scorers["linear"]).negatives
         return memory.bytes_needed(split, kind, candidates, negatives)
 
-    def smaller(self, split: Split, kind: str) -> str:
-        """The settings with which it takes less memory, for a sentence; ``""``: none."""
-        regressions = counts_items(kind, split.weights is not None)
-        return "" if regressions else "a smaller ranker.negatives"
-
     def state(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """All numbers, as JSON can hold them, and all arrays, by name."""
         self._check_trained()
@@ -320,6 +319,13 @@ class EnsembleRanker:
                 scorer.restore(own, num_labels, num_features)
             else:  # The model is of a version that did not have it.
                 del ranker.all_scorers[name]
+        if without := [name for name in LEFT_OUT if name in scorers]:
+            ranker.all_scorers |= {name: LeftOut(name) for name in without}
+            warnings.warn(
+                f"the model has base scorers that slide no longer has: {', '.join(without)}. It "
+                "answers without them; train it anew for the best answers",
+                stacklevel=2,
+            )
         ranker.frequency = stored.array("frequency", Expected((num_labels,), "int64", 0))
         ranker.inverse = stored.array("inverse", Expected((num_labels,), "float", 0))
         ranker._lay_out(stored.texts("features"))

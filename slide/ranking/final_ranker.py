@@ -215,11 +215,17 @@ class FinalRanker:
 
         They learn from the candidates ``some``. All draws are equal if they take all of them.
         """
+        from scipy.special import logit
+
         right, draws = hits[some], np.random.default_rng(0)
         few, share = right.sum() < FEW_HITS, _drawn_share(right, _WRONG)
         settings = _SETTINGS | (_FEW if few else _ENOUGH)
         count = most if few and share < 1 else 1
         drawn = [some[right | (draws.random(len(some)) < share)] for _ in range(count)]
+
+        def prior(rows: np.ndarray) -> float:
+            counts = None if weights is None else weights[rows]
+            return logit(np.average(hits[rows], weights=counts))
 
         def learn(rows: np.ndarray) -> Any:
             model = load_learner()(**settings, monotonic_cst=self.signs)
@@ -230,8 +236,8 @@ class FinalRanker:
                 return model.fit(columns[rows], hits[rows], counts)
 
         models = _in_threads(learn, drawn)
-        # The odds are larger by 1 / share among the drawn ones.
-        base = np.mean([model._baseline_prediction[0, 0] for model in models]) + np.log(share)
+        # They add to the log-odds of a drawn candidate; the odds of all are smaller by the share.
+        base = np.mean([prior(rows) for rows in drawn]) + np.log(share)
         return _mean_trees(models), float(base)
 
     def _weigh(
@@ -404,6 +410,7 @@ def load_learner() -> Any:
 
 def _mean_trees(models: list[Any]) -> Trees:
     """Trees whose sum is the mean of models of scikit-learn."""
+    # scikit-learn has no public way to the nodes.
     nodes = [stage[0].nodes for model in models for stage in model._predictors]
     starts = np.cumsum([0, *map(len, nodes)])
     every, shift = np.concatenate(nodes), np.repeat(starts[:-1], np.diff(starts))

@@ -9,8 +9,6 @@ from slide.data.dataset import take_labels
 from slide.data.validation import held_rows
 from slide.ranking.base_scorer import FIRST_FEATURES, ROWS_AT_ONCE
 from slide.ranking.final_ranker import FEW_HITS
-from slide.ranking.scorers.conjunctions import MOST_COUNTED, Conjunctions, num_sets
-from slide.ranking.scorers.item_factors import ItemFactors
 from slide.ranking.scorers.label_tree import LabelTree
 from slide.ranking.scorers.linear import MOST_COPIED, WEIGHTS, counts_items, num_negatives
 from slide.ranking.scorers.neighbours import count_as_dense
@@ -50,10 +48,6 @@ def bytes_needed(split: Split, kind: str, candidates: int, negatives: int) -> in
         learning = max(learning, counting_items)
         if counts_items(kind, split.weights is not None):
             classifiers, learning = min(shared, WEIGHTS * labels), counting_items
-        if kind == "items":
-            factor = 4 * ItemFactors().factors
-            similarities += factor * max(labels, features)
-            learning = max(learning, factor * (rows + labels) + 16 * items)
     near, comparing = 12 * entries, 56 * entries
     if count_as_dense(entries / rows / features, entries**2 / rows / features):
         near, comparing = 4 * rows * features, 9 * rows * features
@@ -63,13 +57,9 @@ def bytes_needed(split: Split, kind: str, candidates: int, negatives: int) -> in
     judging = 4 * len(FIRST_FEATURES) * (held + ROWS_AT_ONCE) * candidates
     judging += round(LINEAR * hits) * (hits < FEW_HITS)
     counting = 16 * entries + ENTRY * (min(MOST_ROOM, associated) + 2 * associated)
-    sets = 0
-    if kind in (Conjunctions.kinds or ()) and Conjunctions().suits(split):
-        sets = min(int(num_sets(np.diff(split.features.indptr)).sum()), MOST_COUNTED)
     analogous = entries // rows * targets if kind == "graph" else 0
-    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities + 5 * sets
-    listing = (52 + 12 * targets // rows) * sets  # Of each set, a pair with each label of its row.
-    return kept + max(comparing, learning, judging, counting, 115 * analogous, listing)
+    kept = near + ENTRY * (associated + classifiers) + 24 * analogous + similarities
+    return kept + max(comparing, learning, judging, counting, 115 * analogous)
 
 
 def _pairs(split: Split) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class FaissProposer(RankedProposer):
         0
     """
 
-    cpu_only = holds_vectors = True
+    cpu_only = True
     scored = 2
 
     def __init__(

@@ -124,7 +124,6 @@ class Proposer:
         needs_labels: whether it finds candidates from labels. Then it works only in the training of
             a layer with labels, and not for prediction or hidden layers.
         cpu_only: whether weights must be on the CPU.
-        holds_vectors: whether the index has a vector for each output, which needs memory.
         has_index: whether the index is complete, after a state was loaded.
         filled: number of ids of the last `propose` that were drawn at random.
 
@@ -145,7 +144,6 @@ class Proposer:
     sparse_inputs: bool = True
     needs_labels: bool = False
     cpu_only: bool = False
-    holds_vectors: bool = False
     has_index: bool = True
     filled: int = 0
 

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -86,6 +87,27 @@ class FullSampler(Sampler):
         """Does nothing: all outputs are computed, whatever sampler the state is of."""
 
 
+@dataclass(frozen=True)
+class SamplerOptions:
+    """What an `ActiveSampler`, which explains the fields, takes beside proposer and schedule."""
+
+    active: int = 1024
+    mode: str = "shared"
+    weighting: str = "stratified"
+    candidate_share: float | None = 0.5
+    group_size: int = 16
+    lookups: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("active", 1), ("group_size", 1), ("lookups", 0), ("seed", 0)):
+            object.__setattr__(self, name, checks.whole(name, getattr(self, name), least))
+        checks.one_of("mode", self.mode, MODES)
+        checks.one_of("weighting", self.weighting, WEIGHTINGS)
+        if self.candidate_share is not None:
+            checks.share("candidate_share", self.candidate_share, with_one=True)
+
+
 class ActiveSampler(Sampler):
     """Chooses the labels, then candidates of a proposer, then uniform ids.
 
@@ -140,30 +162,23 @@ class ActiveSampler(Sampler):
         out_features: int,
         proposer: Callable[..., Proposer] | None = None,
         *,
-        active: int = 1024,
-        mode: str = "shared",
-        weighting: str = "stratified",
-        candidate_share: float | None = 0.5,
-        group_size: int = 16,
-        lookups: int = 4,
+        active: int = SamplerOptions.active,
+        mode: str = SamplerOptions.mode,
+        weighting: str = SamplerOptions.weighting,
+        candidate_share: float | None = SamplerOptions.candidate_share,
+        group_size: int = SamplerOptions.group_size,
+        lookups: int = SamplerOptions.lookups,
         rebuild: schedules.Schedule = schedules.by_updates,
-        seed: int = 0,
+        seed: int = SamplerOptions.seed,
     ):
         out_features = checks.whole("out_features", out_features, 1)
         checks.within("out_features", out_features, 1, _MOST_OUTPUTS)
-        active = checks.whole("active", active, 1)
-        checks.one_of("mode", mode, MODES)
-        checks.one_of("weighting", weighting, WEIGHTINGS)
-        if candidate_share is not None:
-            checks.share("candidate_share", candidate_share, with_one=True)
-        self.group_size = checks.whole("group_size", group_size, 1)
-        self.lookups = checks.whole("lookups", lookups, 0)
-        seed = checks.whole("seed", seed, 0)
+        own = SamplerOptions(active, mode, weighting, candidate_share, group_size, lookups, seed)
+        self.active, self.group_size, self.lookups = own.active, own.group_size, own.lookups
+        self.mode, self.weighting, self.candidate_share = mode, weighting, candidate_share
         checks.maker("proposer", proposer, "slide.LSHProposer")
-        self.out_features, self.active = out_features, active
-        self.mode, self.weighting = mode, weighting
-        self.candidate_share, self.rebuild_due, self.seed = candidate_share, rebuild, seed
-        self.proposer = proposer(in_features, out_features, seed=seed) if proposer else None
+        self.out_features, self.rebuild_due, self.seed = out_features, rebuild, own.seed
+        self.proposer = proposer(in_features, out_features, seed=own.seed) if proposer else None
         schedules.check_schedule("rebuild", rebuild)
         self.has_index = self.proposer is not None and not self.proposer.needs_labels
         self.sparse_inputs = self.proposer is None or self.proposer.sparse_inputs

@@ -130,8 +130,9 @@ class Stored:
         return Stored(numbers, self.arrays, *self._files, f"{self._prefix}{name}.")
 
     def of(self, numbers: dict[str, Any], arrays: Mapping[str, Any]) -> "Stored":
-        """Other numbers and arrays of the same files."""
-        return Stored(numbers, arrays, *self._files, self._prefix)
+        """Other numbers of this part, and arrays by their names in it, of the same files."""
+        whole = {self._prefix + name: array for name, array in arrays.items()}
+        return Stored(numbers, whole, *self._files, self._prefix)
 
     def mapping(self, name: str) -> dict[str, Any]:
         """A JSON object."""

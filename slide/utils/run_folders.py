@@ -1,9 +1,12 @@
 """Folders of runs: made, held by one process, and seen by all machines."""
 
+import hashlib
 import json
 import os
+import re
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from functools import partial
@@ -29,6 +32,8 @@ _HELD: set[FileLock] = set()
 # Seconds after which a file that one machine wrote is seen by all others: network file systems may
 # remember for a minute that it was missing.
 SEEN_AFTER = 90.0
+# Most characters of the part of a folder's name about settings.
+LABEL_LENGTH = 100
 # Levels of a configuration: files of ``conf/`` have fewer than ten. PyYAML reads brackets within
 # brackets in time that grows with the square of their number.
 _DEEPEST = 50
@@ -135,6 +140,17 @@ def _is_scalar(name: str, value: Any) -> bool:
 def resume_word(folder: Path) -> str:
     """What goes on with a run, as a word of a command line; the shell gets it quoted if need be."""
     return shlex.quote(f"resume={folder}")
+
+
+def label_of(words: Sequence[str]) -> str:
+    """The part of a folder's name about the settings of a run; a digest ends a long one."""
+    parts = (word.partition("=") for word in words)
+    short = ",".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in parts)
+    label = re.sub(r"[^\w.=,+-]+", "_", short)
+    if len(label) <= LABEL_LENGTH:
+        return label
+    digest = hashlib.sha256(short.encode()).hexdigest()[:8]
+    return f"{label[: LABEL_LENGTH - len(digest) - 1]}_{digest}"
 
 
 def make_run_folder(run_dir: object, parent: Path, label: str = "") -> Path:

@@ -8,8 +8,8 @@ import torch
 from helpers import job
 
 from slide import DWTA, ActiveLoss, FullSampler, SimHash
-from slide.config import build, build_network, build_optimizer, fill_in, read_config
-from slide.config.build import check_settings, check_used
+from slide.config import build_network, build_optimizer, fill_in, read_config, recipe
+from slide.config.recipe import check_settings, check_used
 from slide.sampling import (
     FaissProposer,
     LSHProposer,
@@ -204,7 +204,7 @@ def test_names_are_checked_where_all_outputs_are_computed():
     ],
 )
 def test_what_searches_on_the_cpu(monkeypatch, words, said):
-    monkeypatch.setattr(build, "run_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(recipe, "run_device", lambda _: torch.device("cuda"))
     with pytest.raises(ValueError, match=said) if said else nullcontext():
         check_settings(job.compose(*words))
 

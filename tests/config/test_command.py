@@ -20,13 +20,12 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import slide
 from slide.config import build_trainer, command
-from slide.config.build import LABEL_LENGTH, label_of
 from slide.data import synthetic, transform
 from slide.data.describe import describe, folder_bytes
 from slide.sampling import ActiveSampler, LSHProposer, SketchProposer, never
 from slide.training.evaluation import precision_at_k
 from slide.training.loop import TrainingLoop
-from slide.utils.run_folders import RUN_LOCK, release_folder
+from slide.utils.run_folders import LABEL_LENGTH, RUN_LOCK, label_of, release_folder
 
 TAGS = {
     *("train/loss", "train/learning_rate", "speed/samples_per_second", "speed/rebuild_share"),
@@ -243,7 +242,7 @@ def test_a_signal_between_two_jobs_ends_a_sweep_with_its_table(monkeypatch, caps
 
     monkeypatch.setattr(command, "_compose_and_run", run)
     with pytest.raises(SystemExit) as ended:
-        command.Sweep(["seed=1,2"]).run([["seed=1"], ["seed=2"]])
+        command.Sweep(["seed=1,2"]).run()
     assert ended.value.code == 143
     assert "0.5000" in capsys.readouterr().out
 

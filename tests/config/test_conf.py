@@ -8,7 +8,7 @@ from helpers import datafiles, job
 from omegaconf import OmegaConf
 
 from slide.config import build_network, fill_in
-from slide.config.build import check_used
+from slide.config.recipe import check_used
 
 GROUPS = sorted(path.name for path in job.CONF.iterdir() if path.is_dir())
 CHOICES = [(group, path.stem) for group in GROUPS for path in sorted(job.CONF.glob(f"{group}/*"))]

@@ -1,6 +1,5 @@
 """Memory: what a run says that it needs, and memory that the system does not give."""
 
-import re
 import tracemalloc
 from dataclasses import replace
 from functools import partial
@@ -12,12 +11,11 @@ import torch
 from helpers import job
 
 from slide import FullSampler, SlideNetwork
-from slide.config import build, build_network, build_optimizer
+from slide.config import build_network, build_optimizer, fill_in, open_dataset
 from slide.config import memory as needs
 from slide.config.compose import user_errors
 from slide.config.ranks import RankInfo, Ranks
 from slide.data import Batches, Split, validation_split
-from slide.data.validation import divide
 from slide.nn import ActiveLoss
 from slide.ranking import EnsembleRanker
 from slide.ranking import memory as ranking_memory
@@ -25,14 +23,13 @@ from slide.sparse import CSR, Pattern
 from slide.training.checkpoint import Checkpoint
 
 MIB = 1 << 20
-# Weights of 7 MiB and twice as many moments.
-LARGE = ("dataset.num_features=6000", "network.hidden=[300]", "trainer.max_steps=1")
+# Weights of 7 MiB and as many moments.
+LARGE = ("dataset.num_labels=6000", "network.hidden=[300]", "trainer.max_steps=1")
 
 
 @pytest.fixture
 def free(monkeypatch):
-    """So much memory is free, and this process holds none yet."""
-    monkeypatch.setattr(needs, "resident_memory", lambda: 0)
+    """So much memory is free."""
     return lambda size: monkeypatch.setattr(needs, "free_memory", lambda: size)
 
 
@@ -41,23 +38,39 @@ def said(capsys):
     return line
 
 
-@pytest.mark.parametrize(("there", "told"), [(3 << 30, ", 3.0 GiB are free"), (None, "")])
+@pytest.mark.parametrize(("there", "told"), [(3 << 30, "; 3.0 GiB are free"), (None, "")])
 def test_enough_or_not_known(tmp_path, free, capsys, there, told):
     free(there)
     needs.announce_memory(*opened(tmp_path, *LARGE, "ranker=none"))
-    assert re.fullmatch(rf"memory    needs about 8\d MiB{told}", said(capsys))
+    assert said(capsys) == (f"memory    needs at least 14 MiB: weights 7 MiB, moments 7 MiB{told}")
 
 
 def test_too_little(tmp_path, free, capsys):
-    """The run begins nevertheless, after a line that says what takes the most."""
-    free(20 * MIB)
-    words = ["ranker=none", "trainer.checkpoint_every=1"]
-    job.main(*job.tiny(tmp_path, *LARGE, *words))
-    line = said(capsys)
-    assert "20 MiB are free: libraries 75 MiB, copy for checkpoints 7 MiB" in line
-    advice = line.partition("To need less: ")[2].split("; ")
-    assert advice[0] == "trainer.checkpoint_every=0", "the largest part comes first"
-    assert "network.hidden=[150]" in advice[1:]
+    """The run begins nevertheless, because moments and a re-ranker come later."""
+    free(13 * MIB)
+    job.main(*job.tiny(tmp_path, *LARGE, "ranker=none"))
+    assert said(capsys).endswith(
+        "; 13 MiB are free. To need less: network.hidden=[150], optimizer.rowwise=true"
+    )
+
+
+def test_several_processes_of_a_machine(tmp_path, free, capsys):
+    """The first one has the re-ranker, too."""
+    config, data = opened(tmp_path, *LARGE)
+    first, other = (
+        Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(size=2, is_main_process=r == 0))
+        for r in range(2)
+    )  # type: ignore[arg-type]
+    own = needs.memory_needs(config, data, EnsembleRanker(), other)
+    assert own.keys() == {"weights", "moments"}
+    ranker = needs.memory_needs(config, data, EnsembleRanker(), first)["re-ranker"]
+    free(3 << 30)
+    needs.announce_memory(config, data, EnsembleRanker(), first)
+    every = round((ranker + 2 * sum(own.values())) / MIB)
+    assert said(capsys).startswith(f"memory    needs at least {every} MiB for 2 processes: weights")
+    free(2 * own["weights"] - 1)
+    with pytest.raises(ValueError, match="the weights alone take 7 MiB, and 7 MiB are free"):
+        needs.announce_memory(config, data, ranks=other)
 
 
 def test_not_even_the_weights(tmp_path, free):
@@ -81,7 +94,7 @@ def test_weights_and_moments(tmp_path, beta1, words):
     hidden = network.encode(batch.features)
     network.output.loss(hidden, batch.labels, ActiveLoss("bce"))[0].backward()
     optimizer.step()
-    parts = needs.memory_needs(config, data)["training"]
+    parts = needs.memory_needs(config, data)
     assert parts["weights"] == bytes_of(network.parameters())
     assert parts["moments"] == sum(bytes_of(state.values()) for state in optimizer.state.values())
 
@@ -90,76 +103,11 @@ def bytes_of(tensors):
     return sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor) and t.dim())
 
 
-@pytest.mark.parametrize(
-    ("words", "part", "more"),
-    [
-        (["sampler=lsh"], "index of the sampler", True),
-        (["sampler=sketch"], "index of the sampler", True),
-        (["sampler=faiss"], "index of the sampler", True),
-        (["sampler=uniform"], "index of the sampler", False),
-        (["sampler=lsh", "sampler.active=500"], "index of the sampler", False),
-        (["trainer.checkpoint_every=5"], "copy for checkpoints", True),
-        (["trainer.evaluation=index"], "index for prediction", True),
-        (["ranker=none"], "re-ranker", False),
-    ],
-)
-def test_parts_that_only_some_runs_have(tmp_path, words, part, more):
-    phases = needs.memory_needs(*opened(tmp_path, *words))
-    assert bool(phases["training"].get(part, 0) + phases["ending"].get(part, 0)) == more
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["sampler=lsh", "hash.K=null", "hash.L=null"],
-        ["sampler=lsh", "hash.K=null", "hash.L=3"],
-        ["sampler=lsh", "hash.K=20"],
-        ["hash=dwta", "hash.K=3", "hash.L=3"],
-        ["sampler=sketch"],
-    ],
-    ids=str,
-)
-def test_the_index_of_the_sampler(tmp_path, words):
-    """What it holds, and the copy that a checkpoint has of it: codes follow from sketches."""
-    rows = 5000
-    words += [f"dataset.num_labels={rows}", "trainer.checkpoint_every=5", "ranker=none"]
-    config, data = opened(tmp_path, *words)
-    parts = needs.memory_needs(config, data)["training"]
-    layer = build_network(config, 60, rows).output
-    layer.sampler.update(layer.weight, layer.bias, None)
-    index = layer.sampler.proposer
-    held = [index.sketches]
-    if hasattr(index, "tables"):
-        held += [index.codes, *index.tables.buckets]
-    size = sum(each.nbytes for each in held)
-    assert 0.98 * size <= parts["index of the sampler"] <= 1.3 * size
-    state = index.state_dict()
-    kept = [state["sketches"], *state.get("tables", {}).values()]
-    size = sum(each.nbytes for each in kept)
-    copied = parts["copy for checkpoints"] - parts["weights"] - parts["moments"]
-    assert 0.98 * size <= copied <= 1.4 * size
-
-
-def test_a_batch_has_no_more_than_all_rows(tmp_path):
-    sizes = [needs.memory_needs(*opened(tmp_path, f"trainer.batch_size={n}")) for n in (300, 10**9)]
-    assert sizes[0]["training"]["a step"] == sizes[1]["training"]["a step"]
-
-
 def opened(folder, *words):
     config = job.compose(*job.tiny(folder, *words))
-    data = build.open_dataset(config)
-    build.fill_in(config, len(data.train), data.num_labels)
+    data = open_dataset(config)
+    fill_in(config, len(data.train), data.num_labels)
     return config, data
-
-
-def test_rows_that_are_divided(tmp_path):
-    config, data = opened(tmp_path, "ranker=none", "trainer.epochs=2")
-    assert needs.memory_needs(config, data)["training"]["rows"] == 8 * len(data.train)
-    config.dataset.holdout = 0.5
-    parts = divide(data.train, 0.5, 0)
-    kept = sum(a.nbytes for part in parts for each in (part.features, part.labels) for a in each)
-    rows = needs.memory_needs(config, data)["training"]["rows"] - 8 * len(data.train)
-    assert rows == pytest.approx(kept, rel=0.02)
 
 
 def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
@@ -175,29 +123,6 @@ def test_pairs_of_features_and_labels(monkeypatch, tmp_path):
     assert ranking_memory._pairs(data.train)[0] == len(every)
     monkeypatch.setattr(ranking_memory, "SAMPLED", int(np.diff(x.indptr) @ np.diff(y.indptr)) // 20)
     assert ranking_memory._pairs(data.train)[0] == pytest.approx(len(every), rel=0.1)
-
-
-def test_the_first_process_has_the_ranker(tmp_path, free, capsys):
-    config, data = opened(tmp_path, *LARGE)
-    ranks = [
-        Ranks(RankInfo(r, 2, r, 2), SimpleNamespace(size=2, is_main_process=r == 0))
-        for r in range(2)
-    ]  # type: ignore[arg-type]
-    first, other = (needs.memory_needs(config, data, each) for each in ranks)
-    assert first["training"] == other["training"]
-    alone = needs.memory_needs(config, data)["ending"]["re-ranker"]
-    assert first["ending"]["re-ranker"] == alone > 0 == other["ending"]["re-ranker"]
-    free(3 << 30)
-    needs.announce_memory(config, data, ranks[0])
-    numbers = re.fullmatch(
-        r"memory    each process needs about (\d+) MiB, and the first one (\d+) MiB for the "
-        r"re-ranker, (.*) GiB are free for it",
-        said(capsys),
-    )
-    assert numbers is not None
-    each, leads, there = map(float, numbers.groups())
-    assert each + 100 < leads < 2 * each + 100  # Its libraries take 100.
-    assert there == pytest.approx(3 - each / 1024, abs=0.1)  # The other one leaves more than half.
 
 
 def generated(folder, rows, labels, nonzeros, own):
@@ -257,7 +182,8 @@ def test_the_re_ranker(tmp_path, make, candidates, warm):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     needed = ranking_memory.bytes_needed(every, every.kind, candidates, 50)
-    assert needed == pytest.approx(peak, rel=0.2)
+    # More if fewer of the labels are candidates than half of them, as of these items.
+    assert 0.8 * peak < needed < 2 * peak
 
 
 SAID = "error: there is not enough memory ("

@@ -5,7 +5,7 @@ import re
 import pytest
 from helpers import job
 
-from slide.config.compose import combinations, mistake, read_config, readable
+from slide.config.compose import check_overrides, combinations, read_config, readable
 
 
 def test_globs_are_choices_of_a_group():
@@ -113,13 +113,14 @@ def test_added_keys_that_something_takes():
     """What is built there, a part of the user's own, or another value by reference."""
     assert read_config(["+loss.reduction=x", "loss._target_=mine.Loss"]).loss.reduction == "x"
     assert read_config(["+scale=2", "network.hidden=['${scale}']"]).network.hidden == [2]
-    assert mistake(["+dataset.fetch=null", "++dataset.seed=3"]) is not None
+    with pytest.raises(ValueError, match=r"no key dataset\.fetch "):
+        check_overrides(["+dataset.fetch=null", "++dataset.seed=3"])
 
 
 def test_all_keys_of_a_choice_are_named():
-    said = mistake(["dataset=debian", "dataset.path=x"])
-    assert said is not None
-    assert "path belongs to dataset=table; debian has holdout, name, root, cache, " in said
+    said = "path belongs to dataset=table; debian has holdout, name, root, cache, "
+    with pytest.raises(ValueError, match=said):
+        check_overrides(["dataset=debian", "dataset.path=x"])
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_two_processes_hold_what_one_cannot(runs):
     assert alone["status"] == 1
     assert "error: there is not enough memory" in alone["said"]
     assert [rank["status"] for rank in pair] == [0, 0], pair
-    assert "each process needs about" in pair[0]["said"]
+    assert " for 2 processes: weights " in pair[0]["said"]
 
 
 def test_the_scores_are_those_of_one_process(runs):

@@ -294,6 +294,18 @@ def test_parameters_that_cannot_be(rows, change, message):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": -1}, "lr must be a number above 0, not -1"),
+        ({"settings": {"ranker.depth": 0}}, "depth must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_settings_are_checked_before_rows_are_read(change, message):
+    with pytest.raises(ValueError, match=message):
+        SlideClassifier(**change).fit(None, None)
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda m, X, Y: m.fit(X, Y[:7]), "inconsistent numbers of samples"),

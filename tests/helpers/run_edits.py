@@ -24,7 +24,7 @@ from helpers.damage import rng_of
 from helpers.edits import MEMORY, EditedCopy, edit_array, edit_list
 from helpers.limits import more_memory, wait_for_no_disk
 from slide import runtime
-from slide.config import build, read_config
+from slide.config import build_trainer, read_config, recipe
 from slide.config.compose import asked_for, resumed, user_errors
 from slide.training import DivergenceError, Trainer
 from slide.training.checkpoint import CHECKPOINT, find_checkpoints, network_state
@@ -77,17 +77,17 @@ class Resuming:
     def all(self):
         """The weights after some steps of a run whose configuration was edited."""
         with user_errors():
-            trainer = build.build_trainer(self.config(), self.words)
+            trainer = build_trainer(self.config(), self.words)
         return self.steps(trainer)
 
     def prepare(self):
         config = self.config()
-        data = build.open_dataset(config)
-        build.fill_in(config, len(data.train), data.num_labels)
+        data = recipe.open_dataset(config)
+        recipe.fill_in(config, len(data.train), data.num_labels)
         sizes = data.num_features, data.num_labels
 
-        network = build.build_network(config, *sizes)
-        parts = network, build.build_optimizer(config, network), build.build_loss(config)
+        network = recipe.build_network(config, *sizes)
+        parts = network, recipe.build_optimizer(config, network), recipe.build_loss(config)
         options = instantiate(config.trainer, holdout=config.dataset.holdout)
         schedule = instantiate(config.lr_schedule)
 

@@ -10,6 +10,8 @@ from helpers.graphs import make_graph
 from slide import FullSampler, SlideNetwork
 from slide.data import divide, holdout
 from slide.ranking import EnsembleRanker
+from slide.ranking.base_scorer import BaseScorer
+from slide.ranking.left_out import LEFT_OUT
 from slide.ranking.saved import _ARRAYS, _NUMBERS, ranker_state, restored_ranker
 from slide.utils.array_checks import Stored
 
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.not_as_python, pytest.mark.usefixtures("one_thread")]
 def earlier_ranker(**settings):
     """A ranker without the base scorers that earlier versions did not have."""
     ranker = EnsembleRanker(**settings)
-    for name in ("conjunctions", "frequency", "item_similarity", "label_tree"):
+    for name in ("frequency", "item_similarity", "label_tree"):
         del ranker.all_scorers[name]
     return ranker
 
@@ -141,3 +143,36 @@ def test_a_correction_is_kept_and_models_of_before_have_none(fitted):
     settings["final_ranker"]["correction"] = [0.5, 0.01, 1]
     with pytest.raises(ValueError, match=r"correction whose factors are at least 0\.1"):
         restored(settings, tensors)
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_model_with_a_scorer_that_is_no_more_opens(fitted, monkeypatch, name):
+    """Its trees find the features of the scorer, which say the same of all candidates."""
+    data, network, _ = fitted
+
+    class Before(BaseScorer):
+        features = LEFT_OUT[name][0]
+
+        def score(self, queries, candidates, more):
+            return dict.fromkeys([name], candidates.flat(candidates.ids % 7))
+
+    Before.name = name
+    ranker = earlier_ranker(depth=20, voted=20)
+    Before.counts = ()
+    ranker.all_scorers[name] = Before()
+    ranker.fit(network, *holdout(data.train, 0.3, 0))
+    with pytest.warns(UserWarning, match=f"scorers that slide no longer has: {name}. It answers"):
+        other = restored(*ranker_state(ranker))
+    for again in (False, True):  # A model that is saved once more.
+        if again:
+            with pytest.warns(UserWarning, match=name):
+                other = restored(*ranker_state(other))
+        found = other.ranking_features(network, data.test.features, 5, "exact")
+        said = found.columns[:, [found.names.index(each) for each in LEFT_OUT[name][0]]]
+        assert (said == np.array(LEFT_OUT[name][1], np.float32)).all()
+        answers = other.rank(network, data.test.features, 5)
+        assert answers.ids.shape == (50, 5)
+        assert np.isfinite(answers.scores).all()
+    refit = other.fit(network, *holdout(data.train, 0.3, 0))
+    assert name not in refit.scorers
+    assert name not in EnsembleRanker(scorers={name: {"proposed": 5}}).all_scorers

@@ -1,22 +1,23 @@
 """Kernels and their references in torch, on equal inputs."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
 from helpers.buckets import as_codes, contents, draw_codes
 from helpers.grids import pairs
 from helpers.matrices import make_pattern
+from helpers.operations import COMPARISONS, equal, near, random_csr
 
 from slide import ops
 from slide.active_set import ActiveSet, transpose
 from slide.backend import backend
-from slide.check.self_test import SELF_TESTS, equal, near, random_csr
 from slide.hashing import DWTA, HashTables, SimHash
 from slide.hashing.families import flip_sets
 from slide.ops.active_sets import count_distinct, torch_assemble
 from slide.ops.base_scorers import relate_candidates
 from slide.ops.hashing import dwta_runners_kernel, pack_signs_kernel, probe_codes_kernel
-from slide.ops.item_factors import solve_factors, sum_products
 from slide.ops.label_clusters import halve_nodes, sum_rows
 from slide.ops.ragged import RowRoom, gather_entries
 from slide.ops.sketches import (
@@ -261,31 +262,11 @@ def _label_clusters(rng):
     equal("halves of a node", halves, {tuple(range(half)), tuple(range(half, _ROWS))})
 
 
-def _item_factors(rng):
-    """The solution of each row's equations, and sums of products."""
-    rows, dense = random_csr(rng, _ROWS, _COLUMNS)
-    other = rng.standard_normal((_COLUMNS, 5)).astype(np.float32)
-    parts = np.empty((4, 5, 5), np.float32)
-    sum_products(other, parts)
-    gram = torch.from_numpy(other).T @ torch.from_numpy(other)
-    near("sums of products", parts.sum(0), gram)
-    penalty, found = rng.random(_ROWS).astype(np.float32) + 1, np.ones((_ROWS, 5), np.float32)
-    solve_factors(
-        *(Pattern(rows.indptr, rows.indices), other, gram.numpy() / 8, penalty, 30),
-        *(np.empty((1, 3, 5), np.float32), found),
-    )
-    for b, has in enumerate(dense != 0):
-        own = torch.from_numpy(other)[has]
-        matrix = gram / 8 + own.T @ own + float(penalty[b]) * torch.eye(5)
-        near("factors of a row", found[b], torch.linalg.solve(matrix, own.sum(0)), 1e-3)
-
-
-TESTS = SELF_TESTS | {
+TESTS = COMPARISONS | {
     "counts of ids": _counts,
     "entries of rows": _entries,
     "candidates and features": _relations,
     "clusters of labels": _label_clusters,
-    "factors of items": _item_factors,
 }
 
 
@@ -297,3 +278,31 @@ def test_kernels_equal_their_references_and_formulas(name):
     torch.manual_seed(1)
     for _ in range(3):
         TESTS[name](rng)
+
+
+@pytest.mark.kernels_only
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ops.OPERATIONS)
+def test_wrong_operations_are_noticed(monkeypatch, name):
+    operation = ops.OPERATIONS[name]
+    whole = operation.kernel
+
+    @functools.wraps(whole)
+    def wrong(*args, **kwargs):
+        found = whole(*args, **kwargs)
+        first = found[1] if isinstance(found, tuple) else found
+        if first is None:  # It has written into its first argument.
+            first = args[0]
+        first += np.asarray(first[:0]).dtype.type(1)
+        return found
+
+    monkeypatch.setattr(operation, "kernel", wrong)
+    assert any(_fails(compare) for compare in COMPARISONS.values())
+
+
+def _fails(compare):
+    try:
+        compare(np.random.default_rng(0))
+    except Exception:  # Of what a wrong value does, an error of a later step is one.
+        return True
+    return False

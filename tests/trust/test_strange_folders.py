@@ -156,7 +156,7 @@ def test_a_saved_run_is_built_of_parts_of_runs_only(tmp_path, key, target):
 def test_parts_of_runs_may_be_called_by_each_of_their_names():
     """Also those that no file of ``conf/`` names, such as another base scorer."""
     names = ["slide.LSHProposer", "slide.sampling.LSHProposer", "slide.sampling.never"]
-    names += ["slide.ranking.Neighbours", "slide.ranking.Conjunctions", "slide.DWTA"]
+    names += ["slide.ranking.Neighbours", "slide.ranking.ItemSimilarity", "slide.DWTA"]
     pages = [OmegaConf.load(path) for path in job.CONF.rglob("*.yaml")]
     targets = [page["_target_"] for page in pages if "_target_" in page]
     names += [name for name in targets if not name.startswith("slide.data.")]

@@ -14,7 +14,6 @@ from slide.ops.ragged import select_rows
 from slide.ranking import base_scorer as base
 from slide.runtime import openmp_threads
 from slide.search import column_lists, sparse_top_k
-from slide.search.faiss_bytes import faiss_index
 from slide.search.row_blocks import ones_of
 from slide.search.sparse_top_k import shortened, top_votes
 from slide.sparse import CSR, Pattern, check_pattern, stacked
@@ -175,8 +174,7 @@ class DenseSearch:
         if lists <= _VISITED:
             self.index: Any = faiss.IndexFlatIP(num_features)
         else:
-            centres, inner = faiss.IndexFlatIP(num_features), faiss.METRIC_INNER_PRODUCT
-            self.index = faiss.IndexIVFFlat(centres, num_features, lists, inner)
+            self.index = _with_lists(lists, num_features)
             self.index.cp.niter = _PASSES
             rows = np.random.default_rng(0).permutation(self.num_rows)[: _SAMPLE * lists]
             sample = CSR(*select_rows(features.indptr, np.sort(rows), *features[1:]))
@@ -193,21 +191,29 @@ class DenseSearch:
         search.features, width = None, len(search.weights)
         if width > num_features:  # Features that came later do not count.
             stored.refuse_array("feature_weights", f"be {num_features} at most")
-        index = stored.array("search.index", Expected((None,), "uint8"))
-        try:
-            search.index = faiss_index(index, width, num_rows, _LENGTH)
-        except ValueError as error:
-            stored.refuse_array("search.index", f"be an index of {num_rows} rows: {error}")
-        if search.index.ntotal != num_rows:
-            stored.refuse_array("search.index", f"hold {num_rows} rows of {width} features")
-        search.num_rows = num_rows
+        if "search.index" in stored:  # Bytes of FAISS, in models of earlier versions.
+            index = stored.array("search.index", Expected((None,), "uint8"))
+            try:
+                parts = _parts_of(_read(index, width, num_rows))
+            except (ValueError, RuntimeError, MemoryError):
+                stored.refuse_array(
+                    "search.index", f"be an index that slide made of {num_rows} rows"
+                )
+            stored = stored.of({}, {f"search.{name}": each for name, each in parts.items()})
+        rows = stored.array("search.rows", Expected((num_rows, width), "float32"))
+        centres = stored.array("search.centres", Expected((None, width), "float32"))
+        listed = num_rows if len(centres) else 0
+        lists = stored.array("search.lists", Expected((listed,), "int32", 0, len(centres) - 1))
+        for name, vectors in {"rows": rows, "centres": centres}.items():
+            with np.errstate(over="ignore"):
+                if (np.einsum("ij,ij->i", vectors, vectors) > _LENGTH**2).any():
+                    stored.refuse_array(f"search.{name}", f"have a length of {_LENGTH} at most")
+        search.index, search.num_rows = _made(rows, centres, lists), num_rows
         return search
 
     def state(self) -> dict[str, np.ndarray]:
         """Arrays for `restored`, beside ``weights``."""
-        import faiss
-
-        return {"means": self.means, "index": faiss.serialize_index(self.index)}
+        return {"means": self.means, **_parts_of(self.index)}
 
     def grown(self, features: int, weighted: bool) -> "DenseSearch":
         """The same search: a feature that no training row has does not count."""
@@ -245,7 +251,7 @@ class DenseSearch:
         lists = hasattr(self.index, "nprobe")
         options = faiss.SearchParametersIVF(nprobe=visited) if lists else None  # pyright: ignore[reportCallIssue]
         scores, ids = self.index.search(rows, count, params=options)
-        none = (scores <= 0) | (ids < 0) | (ids >= self.num_rows)
+        none = (scores <= 0) | (ids < 0)
         scores[none], ids[none] = 0, -1
         return Near(scores, ids.astype(np.int32))
 
@@ -260,6 +266,67 @@ class DenseSearch:
             rows[part.entry_rows(), part.indices] = part.values
             rows = (rows - self.means) * self.weights
             yield rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
+
+
+def _with_lists(lists: int, width: int) -> Any:
+    """An empty index of FAISS with inverted lists."""
+    import faiss
+
+    inner = faiss.METRIC_INNER_PRODUCT
+    return faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, inner)
+
+
+def _parts_of(index: Any) -> dict[str, np.ndarray]:
+    """The rows of an index; the centres of its lists and the list of each row, if it has lists."""
+    import faiss
+    from faiss.contrib.inspect_tools import get_invlist
+
+    if not hasattr(index, "nprobe"):
+        rows = index.reconstruct_n(0, index.ntotal)
+        return {"rows": rows, "centres": rows[:0], "lists": np.empty(0, np.int32)}
+    found = [get_invlist(index.invlists, number) for number in range(index.nlist)]
+    ids = np.concatenate([ids for ids, _ in found])
+    lists = np.repeat(np.arange(index.nlist, dtype=np.int32), [len(ids) for ids, _ in found])
+    rows = np.concatenate([codes.view(np.float32) for _, codes in found])
+    order = np.argsort(ids)
+    if not np.array_equal(ids[order], np.arange(index.ntotal)):
+        raise ValueError("it does not name each row once")
+    centres = faiss.downcast_index(index.quantizer).reconstruct_n(0, index.nlist)
+    return {"rows": rows[order], "centres": centres, "lists": lists[order]}
+
+
+def _made(rows: np.ndarray, centres: np.ndarray, lists: np.ndarray) -> Any:
+    """The index that has these parts."""
+    import faiss
+
+    width = rows.shape[1]
+    if not len(centres):
+        index: Any = faiss.IndexFlatIP(width)
+        index.add(rows)
+        return index
+    index, lists = _with_lists(len(centres), width), lists.astype(np.int64)
+    index.quantizer.add(centres)
+    index.is_trained = True
+    index.add_core(len(rows), faiss.swig_ptr(rows), None, faiss.swig_ptr(lists))
+    return index
+
+
+def _read(data: np.ndarray, width: int, num_rows: int) -> Any:
+    """The index of which ``faiss.serialize_index`` gave the bytes; ValueError for another kind."""
+    import faiss
+
+    index: Any = faiss.deserialize_index(data)
+    listed = type(index) is faiss.IndexIVFFlat
+    flat = faiss.downcast_index(index.quantizer) if listed else index
+    found = [type(flat), index.d, flat.d, index.ntotal, flat.ntotal]
+    centres = index.nlist if listed else num_rows
+    fits = found == [faiss.IndexFlatIP, width, width, num_rows, centres]
+    if listed:
+        lists: Any = index.invlists
+        fits &= (lists.nlist, lists.code_size) == (index.nlist, 4 * width)
+    if not fits:
+        raise ValueError("it is another index than slide makes")
+    return index
 
 
 def _scaling(features: CSR, num_features: int) -> tuple[np.ndarray, np.ndarray]:
@@ -453,7 +520,8 @@ class Neighbours(base.BaseScorer):
         self.count = stored.count("count", 1, max(num_rows, _MOST_NEAR))
         self.weighted = stored.flag("weighted")
         self.num_labels = stored.exactly("num_labels", num_labels)
-        search = DenseSearch if "search.index" in stored else ListSearch
+        dense = "search.index" in stored or "search.centres" in stored
+        search = DenseSearch if dense else ListSearch
         self.search = search.restored(stored, num_features, num_rows)
         self.labels = ones_of(stored.pattern("labels", num_rows, num_labels))
 

@@ -1,4 +1,4 @@
-"""Proposed ids, and active sets from them; `slide.check` compares the draws of the fill."""
+"""Proposed ids, and active sets from them; `test_reference.py` compares the draws of the fill."""
 
 from collections import Counter
 from itertools import pairwise

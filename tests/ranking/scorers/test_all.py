@@ -19,7 +19,6 @@ NO_SCORES = "network", "frequency"
 # candidates of a scorer would be left out.
 OPTIONS = {name: {"proposed": LABELS + 2} for name in SCORERS if name not in NO_SCORES}
 OPTIONS |= {"linear": {}, "analogous": {}}
-OPTIONS["item_factors"] |= {"factors": 4, "unobserved": 20.0}
 OPTIONS["label_tree"] |= {"cluster": 3}
 IMPOSSIBLE = [
     *((name, each, 0) for name in OPTIONS for each in OPTIONS[name] if each != "cluster"),
@@ -27,7 +26,6 @@ IMPOSSIBLE = [
     *(("linear", "bias", 1), ("linear", "threshold", -1)),
     *(("neighbours", "count", 0), ("item_similarity", "shrink", -1)),
     *((name, "proposed", 0) for name in NO_SCORES),
-    *(("item_factors", name, 0) for name in ("passes", "penalty")),
     *(("label_tree", name, 0) for name in ("C", "cluster", "beam")),
 ]
 

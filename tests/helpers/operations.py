@@ -1,7 +1,6 @@
-"""Slide's kernels against their references in torch, on small random inputs."""
+"""Kernels against their references in torch, on small random inputs."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -48,7 +47,6 @@ from slide.sampling.protocol import best_of_voted
 from slide.search import exact_top_k
 from slide.sparse import CSR, Pattern
 
-SECONDS = 10.0
 # Sizes of the random inputs: samples, inputs and outputs.
 _ROWS, _WIDTH, _OUTPUTS = 24, 40, 300
 # What an operation gives, by name: floats are compared up to rounding, all else exactly.
@@ -88,32 +86,6 @@ def random_csr(rng: np.random.Generator, rows: int, columns: int) -> tuple[CSR, 
     lists = [np.flatnonzero(row).tolist() for row in dense]
     indptr, indices = Pattern.from_lists(lists)
     return CSR(indptr, indices, dense[dense != 0]), torch.from_numpy(dense)
-
-
-def run_self_tests(
-    seconds: float = SECONDS, seed: int = 0
-) -> Iterator[tuple[str, int, str | None]]:
-    """Each test on random inputs for its share of ``seconds``, without compiling; at least once.
-
-    Yields the name of the test, the number of trials, and what was wrong or None.
-    """
-    rng = np.random.default_rng(seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for name, test in SELF_TESTS.items():
-            trials, error = 1, _outcome(test, rng)  # The first trial compiles kernels.
-            end = time.perf_counter() + seconds / len(SELF_TESTS)
-            while error is None and time.perf_counter() < end:
-                error, trials = _outcome(test, rng), trials + 1
-            yield name, trials, error
-
-
-def _outcome(test: Test, rng: np.random.Generator) -> str | None:
-    try:
-        test(rng)
-    except Exception as error:
-        return " ".join(str(error).split()) or repr(error)
-    return None
 
 
 def _both(operation: Callable[[np.random.Generator], Found]) -> Test:
@@ -364,7 +336,7 @@ def _largest(rng: np.random.Generator) -> Found:
     return {"the scores": scores, "the ids": ids}
 
 
-SELF_TESTS: dict[str, Test] = {
+COMPARISONS: dict[str, Test] = {
     "products on a shared set": _both(partial(_linear, mode="shared")),
     "products on a set for each sample": _both(partial(_linear, mode="per_sample")),
     "products on sets of groups": _both(partial(_linear, mode="grouped")),

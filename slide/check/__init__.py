@@ -1,1 +1,0 @@
-"""``python -m slide.check``: what this machine has, and whether slide's kernels are right on it."""
