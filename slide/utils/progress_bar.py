@@ -7,6 +7,7 @@ Messages that standard error does not take are lost: a run matters more than wha
 import atexit
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -104,6 +105,9 @@ _ERRORS = _StandardError()
 class ProgressBar(tqdm):
     """A bar of tqdm on standard error for phases over two seconds; without a terminal, lines."""
 
+    # That of tqdm is one of all processes, and a process that is killed would keep it.
+    _lock = threading.RLock()
+
     def __init__(self, *arguments: Any, **keywords: Any):
         self._lines = not _ERRORS.isatty()
         self._said = self._begun = time.monotonic()
@@ -185,10 +189,18 @@ def fail(sentence: str) -> NoReturn:
     sys.exit(f"error: {printable(sentence)}")
 
 
+def _renew_lock() -> None:
+    ProgressBar.set_lock(threading.RLock())
+
+
+if hasattr(os, "register_at_fork"):  # A thread of the parent may hold it.
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def log(sentence: str) -> None:
     """Write a line to standard error, above the progress bars."""
     if not _is_silent():
-        tqdm.write(printable(sentence), file=cast(IO[str], _ERRORS))
+        ProgressBar.write(printable(sentence), file=cast(IO[str], _ERRORS))
 
 
 def _is_silent() -> bool:

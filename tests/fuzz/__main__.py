@@ -22,6 +22,7 @@ if len(sys.argv) < 2 or sys.argv[1] not in TARGETS:
     sys.exit(f"usage: python -m fuzz {{{','.join(TARGETS)}}} [option of libFuzzer | folder | file]")
 with atheris.instrument_imports(include=["slide"]):
     target = import_module(f"fuzz.{sys.argv.pop(1)}")
+    import_module("slide.utils.progress_bar").silence()
 with tempfile.TemporaryDirectory() as scratch:
     folder, corpus = Path(scratch, "files"), Path(scratch, "seeds")
     folder.mkdir()

@@ -13,14 +13,12 @@ from helpers.limits import more_memory
 from slide.data.row_files import VARIANTS
 from slide.utils.checks import error_message
 from slide.utils.files import json_digest
-from slide.utils.progress_bar import silence
 from slide.utils.tensor_folder import FolderKind, read_folder
 
 # What a reader may take beside what the process has.
 MEMORY = 1 << 30
 # A byte order mark is left out, and what begins as a compressed file is named so, without a line.
 _BEGINS = (b"\xef\xbb\xbf", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"PK\x03\x04")
-silence()
 
 
 def kept_rows(format: str) -> list[bytes]:
