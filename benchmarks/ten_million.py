@@ -88,9 +88,9 @@ def measure(store: Store, _: argparse.Namespace) -> None:
 def page(found: dict[str, Any]) -> str:
     rows = sorted(found["rows"], key=lambda row: (row["outputs"], row["features"]))
     text = prose("ten_million", "about", rows=ROWS, test=TEST_ROWS, epochs=EPOCHS)
-    text += table([training(row) for row in rows])
+    text += "\n" + table([training(row) for row in rows])
     text += prose("ten_million", "answers", singles=SINGLES)
-    text += table([answers(row) for row in rows if "p50" in row])
+    text += "\n" + table([answers(row) for row in rows if "p50" in row])
     return text + origin(rows, "outputs")
 
 
