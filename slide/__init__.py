@@ -44,6 +44,7 @@ from slide.sparse import CSR as CSR
 from slide.sparse import Pattern as Pattern
 from slide.sparse import as_csr as as_csr
 from slide.sparse import as_pattern as as_pattern
+from slide.utils import provided as _provided
 
 if typing.TYPE_CHECKING:
     from slide.estimator import SlideClassifier as SlideClassifier
@@ -52,6 +53,7 @@ if typing.TYPE_CHECKING:
     from slide.model import load as load
 
 __version__ = runtime.VERSION
+_provided.provide("RerankerFormat", module="slide.ranking.saved")
 
 # Imported when they are asked for: they bring the data sets, and what these need.
 _LATER = {
@@ -61,13 +63,13 @@ _LATER = {
     "save": "slide.estimator",
 }
 # Packages and modules that are imported when they are named, as in slide.training.CoreShare.
-_ROOMS = ("compare", "data", "distributed", "ranking", "report", "serve", "testing", "training")
+_PACKAGES = ("compare", "data", "distributed", "ranking", "report", "serve", "testing", "training")
 
 
 def __getattr__(name: str) -> typing.Any:
     from importlib import import_module
 
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"slide.{name}")
     if name not in _LATER:
         raise AttributeError(f"module 'slide' has no attribute {name!r}")
@@ -78,7 +80,7 @@ def __getattr__(name: str) -> typing.Any:
 
 def __dir__() -> list[str]:
     """What users need, without the modules that it is imported from."""
-    rooms = {*_ROOMS, "functional", "hashing", "nn", "optim", "runtime", "sampling", "search"}
+    packages = {*_PACKAGES, "functional", "hashing", "nn", "optim", "runtime", "sampling", "search"}
     module = type(typing)
     own = (name for name, value in globals().items() if not isinstance(value, module))
-    return sorted({*own, *_LATER, *rooms})
+    return sorted({*own, *_LATER, *packages})

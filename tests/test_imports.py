@@ -9,7 +9,7 @@ import pytest
 from helpers.programs import output_of
 
 ROOT = Path(__file__).parent.parent
-# Modules at the root of the package that count as a room of several; others count as themselves.
+# Modules at the root of the package that count as a package of several; others count as themselves.
 UTILS = ("backend", "runtime", "sparse", "utils")
 STRUCTURES = ("active_set", "row_gradients")
 # Who alone may import these packages; (): nobody in the library.
@@ -46,23 +46,22 @@ ONLY = {
     "onnx": (),
     "onnxruntime": (),
 }
-# The library works without these rooms; all others are its core.
+# The library works without these packages; all others are its core.
 WINGS = (
     *("check", "ranking", "distributed", "predict", "serve", "report", "compare", "estimator"),
 )
 # Where the core imports a wing, when something asks for it: a run of several processes, the report
-# at the end of a run, a model with a re-ranker, a public name. Besides, names of a fixed list of
-# rooms are looked up in `slide.config.compose` when a run is resumed.
+# at the end of a run, a public name. Besides, names of a fixed list of
+# packages are looked up in `slide.config.compose` when a run is resumed.
 LAZY = {
     ("slide", "slide.estimator"),
     ("slide.config.command", "slide.distributed.processes"),
     ("slide.config.command", "slide.report"),
-    ("slide.model.folder", "slide.ranking.saved"),
 }
 # What a small run without a re-ranker and a report must not import.
 UNUSED = ("sklearn", "matplotlib", *(f"slide.{wing}" for wing in WINGS))
-# Commands, which stand above all rooms.
-ENTRIES = {f"slide.{room}.__main__" for room in ("data", "predict", "serve")}
+# Commands, which stand above all packages.
+ENTRIES = {f"slide.{package}.__main__" for package in ("data", "predict", "serve")}
 
 
 def find_modules():
@@ -96,7 +95,7 @@ IMPORTS = {module: imports_of(module) for module in MODULES}
 INNER = {module: {i for i in IMPORTS[module] if i in MODULES} for module in MODULES}
 
 
-def room_of(module):
+def package_of(module):
     part = module.partition(".")[2].partition(".")[0]
     return "utils" if part in UTILS else "structures" if part in STRUCTURES else part
 
@@ -105,45 +104,47 @@ def within(module, owners):
     return any(module == owner or module.startswith(owner + ".") for owner in owners)
 
 
-def read_rooms():
-    """The rooms of the table in slide/README.md, and those from which each may import."""
+def read_packages():
+    """The packages of the table in slide/README.md, and those from which each may import."""
     text = (ROOT / "slide/README.md").read_text()
     head, _, *lines = (
-        text.partition("<!-- rooms:")[2].partition("<!-- /rooms -->")[0].split("\n|")[1:]
+        text.partition("<!-- packages:")[2].partition("<!-- /packages -->")[0].split("\n|")[1:]
     )
     names = [name.strip() for name in head.split("|")[1:-1]]
-    rooms: dict = {names[0]: set()}
+    packages: dict = {names[0]: set()}
     for line in lines:
-        room, *marks = (cell.strip(" *") for cell in line.split("|")[:-1])
-        rooms[room] = {name for name, mark in zip(names, marks, strict=True) if mark}
-    return rooms
+        package, *marks = (cell.strip(" *") for cell in line.split("|")[:-1])
+        packages[package] = {name for name, mark in zip(names, marks, strict=True) if mark}
+    return packages
 
 
 def test_imports_are_those_of_the_table():
-    rooms = read_rooms()
-    used = {room: set() for room in rooms}
+    packages = read_packages()
+    used = {package: set() for package in packages}
     for module in MODULES.keys() - {"slide", *ENTRIES}:
         assert "slide" not in INNER[module], f"{module} imports the whole package"
         found = {other for other in INNER[module] if (module, other) not in LAZY}
-        used[room_of(module)] |= {room_of(other) for other in found}
-    for room, found in used.items():
-        assert found - {room} == rooms[room], f"{room} imports other rooms than the table says"
+        used[package_of(module)] |= {package_of(other) for other in found}
+    for package, found in used.items():
+        assert found - {package} == packages[package], (
+            f"{package} imports other packages than the table says"
+        )
 
 
-def test_rooms_have_an_order():
-    """No room imports, by way of others, from itself."""
+def test_packages_have_an_order():
+    """No package imports, by way of others, from itself."""
     known = set()
-    for room, allowed in read_rooms().items():
-        assert allowed <= known, f"{room} may import from a room above it"
-        known.add(room)
+    for package, allowed in read_packages().items():
+        assert allowed <= known, f"{package} may import from a package above it"
+        known.add(package)
 
 
 def test_the_core_stands_alone():
     """It imports a wing nowhere, not even in a function, but in the lines that are listed."""
-    rooms = list(read_rooms())
-    assert sorted(rooms[-len(WINGS) :]) == sorted(WINGS)  # They stand behind the core.
-    core = [module for module in MODULES if room_of(module) not in WINGS]
-    found = {(m, other) for m in core for other in INNER[m] if room_of(other) in WINGS}
+    packages = list(read_packages())
+    assert sorted(packages[-len(WINGS) :]) == sorted(WINGS)  # They stand behind the core.
+    core = [module for module in MODULES if package_of(module) not in WINGS]
+    found = {(m, other) for m in core for other in INNER[m] if package_of(other) in WINGS}
     assert found == LAZY
 
 

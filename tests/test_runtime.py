@@ -73,7 +73,7 @@ optimizer = slide.RowSparseAdam(layer.parameters())
 optimizer.zero_grad()
 optimizer.load_state_dict(optimizer.state_dict())
 print(sorted({HEAVY} & set(sys.modules)))
-print([getattr(slide, name).__name__ for name in slide._ROOMS])
+print([getattr(slide, name).__name__ for name in slide._PACKAGES])
 """
 HEAVY = {
     *("hydra", "omegaconf", "tensorboard", "torch.utils.tensorboard", "matplotlib", "faiss"),
@@ -106,8 +106,8 @@ def test_what_an_import_changes():
     assert {name for name in changed if not name.startswith("KMP_")} == ours
     assert not heavy
     # The guides name `slide.training.CoreShare` and others in full.
-    assert rooms == [f"slide.{room}" for room in slide._ROOMS]
-    assert set(slide._ROOMS) <= set(dir(slide))
+    assert rooms == [f"slide.{room}" for room in slide._PACKAGES]
+    assert set(slide._PACKAGES) <= set(dir(slide))
     # Completion offers no module that public names are only imported from.
     assert not {"typing", "utils", "ops", "backend", "sparse", "row_gradients"} & set(dir(slide))
     with pytest.raises(AttributeError, match="no attribute 'trainings'"):

@@ -2,8 +2,8 @@
 
 * A link from a page to a file of the repository outside of docs/ brings that file into the site.
   A link to a file that does not exist stays as it is, and MkDocs warns.
-* A line ``::: exports of slide.nn`` becomes a ``:::`` block for each public name of that room which
-  the page does not name itself.
+* A line ``::: exports of slide.nn`` becomes a ``:::`` block for each public name of that package
+  which the page does not name itself.
 * A page of results begins with its title; in the file, who made it comes first.
 * A page that would load something from another host is a warning, so that the site works offline.
 """
@@ -70,7 +70,7 @@ def on_post_page(output: str, page: Any, **_: Any) -> str:
 def on_env(env: Any, **_: Any) -> Any:
     """Warn of public names that no page of the reference shows."""
     pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
-    shown = {f"slide.{name}" for room in EXPORTS.findall(pages) for name in exports(room)}
+    shown = {f"slide.{name}" for package in EXPORTS.findall(pages) for name in exports(package)}
     shown |= set(NAMED.findall(pages))
     for name in exports("slide"):
         if f"slide.{name}" not in shown:
@@ -99,26 +99,28 @@ def place(target: Path) -> str:
     return target.relative_to(DOCS if target.is_relative_to(DOCS) else ROOT).as_posix()
 
 
-def blocks(room: str, named: set[str]) -> str:
-    """A ``:::`` block for each public name of a room, by its shortest public name."""
-    short, found = exports("slide"), exports(room)
+def blocks(package: str, named: set[str]) -> str:
+    """A ``:::`` block for each public name of a package, by its shortest public name."""
+    short, found = exports("slide"), exports(package)
     if not found:
-        log.warning("%s exports nothing, and docs/api shows its exports", room)
-    names = [f"slide.{name}" if name in short else f"{room}.{name}" for name in found]
+        log.warning("%s exports nothing, and docs/api shows its exports", package)
+    names = [f"slide.{name}" if name in short else f"{package}.{name}" for name in found]
     return "\n\n".join(f"::: {name}" for name in names if name not in named)
 
 
-def exports(room: str) -> dict[str, str]:
-    """Public names of a room, and the module that each is imported from.
+def exports(package: str) -> dict[str, str]:
+    """Public names of a package, and the module that each is imported from.
 
-    These are the names that the room's ``__init__`` imports, and those that ``slide`` imports from
-    the room.
+    These are the names that the package's ``__init__`` imports, and those that ``slide`` imports
+    from the package.
     """
-    found = imports(ROOT / room.replace(".", "/") / "__init__.py")
-    if room != "slide":
+    found = imports(ROOT / package.replace(".", "/") / "__init__.py")
+    if package != "slide":
         all_of_slide = imports(ROOT / "slide" / "__init__.py")
         found |= {
-            name: home for name, home in all_of_slide.items() if f"{home}.".startswith(f"{room}.")
+            name: home
+            for name, home in all_of_slide.items()
+            if f"{home}.".startswith(f"{package}.")
         }
     return found
 

@@ -1,4 +1,4 @@
-"""From a configuration to a run; the only room that imports Hydra."""
+"""From a configuration to a run; the only package that imports Hydra."""
 
 from slide.config.build import build_trainer as build_trainer
 from slide.config.compose import read_config as read_config

@@ -75,8 +75,8 @@ _TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 # A text that stands for another value, or that makes Hydra build something.
 _REFERENCE = re.compile(r"\$\{|^\?\?\?$")
 _CODE = re.compile(rf"{_REFERENCE.pattern}|\b_(target|args|partial|recursive|convert)_\b")
-# Rooms whose names the configuration of a resumed run may use.
-_ROOMS = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
+# Packages whose names the configuration of a resumed run may use.
+_PACKAGES = ("slide", "slide.data", "slide.ranking", "slide.sampling", "slide.training")
 # What a run notes of its command line.
 _NOTED = ("words", "choices")
 _NOWHERE = object()
@@ -632,8 +632,8 @@ def _known() -> dict[str, Any]:
 
 def _exported(target: str) -> Any:
     """What slide exports by this name; None: nothing."""
-    room, _, name = target.rpartition(".")
-    return getattr(import_module(room), name, None) if room in _ROOMS else None
+    package, _, name = target.rpartition(".")
+    return getattr(import_module(package), name, None) if package in _PACKAGES else None
 
 
 def foreign_targets(config: DictConfig) -> list[str]:

@@ -18,6 +18,7 @@ from slide.data.columns import Columns
 from slide.hashing import DWTA, SimHash
 from slide.model.card import is_card, write_card
 from slide.nn import SlideNetwork
+from slide.nn.answers import RerankerFormat
 from slide.nn.stored_layers import StoredInputLinear, StoredLinear
 from slide.sampling import (
     ActiveSampler,
@@ -31,6 +32,7 @@ from slide.utils import checks
 from slide.utils.array_checks import Expected, Stored
 from slide.utils.files import alone_in
 from slide.utils.names import KINDS, Names
+from slide.utils.provided import provider
 from slide.utils.quantized import DTYPES_OF_FILES, QuantizedRows
 from slide.utils.run_folders import resume_word
 from slide.utils.tensor_folder import (
@@ -92,7 +94,7 @@ def write_model(
     network, ranker = model.network, model.ranker
     layers, own_weights = network_parts(network, dtype)
     files = {} if weights else {"network": own_weights}
-    numbers, tensors = (None, None) if ranker is None else _rankers().ranker_state(ranker)
+    numbers, tensors = (None, None) if ranker is None else _reranker_format().ranker_state(ranker)
     # Of several processes each has an index of its own rows, of no use to one.
     index_numbers, index = index_parts(None if weights else network.output.sampler)
     content: dict[str, Any] = {
@@ -150,7 +152,10 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
         network.output.sampler = restored_index(index, network.output.in_features, sizes[0])
     ranker = None
     if whole.get("ranker") is not None:
-        ranker = _rankers().restored_ranker(stored("ranker", whole.mapping("ranker")), *sizes)
+        saved = stored("ranker", whole.mapping("ranker"))
+        ranker = _reranker_format().restored_ranker(
+            saved, num_labels=sizes[0], num_features=sizes[1]
+        )
     arrays = stored("steps", {})
     steps = [
         RowTransform.restored(arrays.part(f"{number}", numbers))
@@ -177,11 +182,8 @@ def restored_parts(folder: Path, content: dict[str, Any], verify: bool) -> dict[
     }
 
 
-def _rankers() -> Any:
-    """What writes and opens re-rankers; a model without one does not import it."""
-    from slide.ranking import saved
-
-    return saved
+def _reranker_format() -> RerankerFormat:
+    return provider(RerankerFormat.__name__)  # A model without a re-ranker does not import it.
 
 
 def _restored_vectorizer(stored: Stored, names: Names | None) -> TextVectorizer:

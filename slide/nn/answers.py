@@ -62,6 +62,18 @@ def best_unknown(
     return best_unseen(known, k, output.out_features, best)
 
 
+class RerankerFormat(Protocol):
+    """How a model folder holds a re-ranker."""
+
+    def ranker_state(self, ranker: "Reranker") -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The numbers of a trained re-ranker, and its arrays by name."""
+        ...
+
+    def restored_ranker(self, stored: Any, num_labels: int, num_features: int) -> "Reranker":
+        """The re-ranker that had this state, of a `slide.utils.array_checks.Stored`."""
+        ...
+
+
 class Reranker(Protocol):
     """Ranks labels by more than the network knows, such as `slide.ranking.EnsembleRanker`.
 
