@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 KERNEL_DTYPES = (torch.float32, torch.float64)
 BACKENDS = ("kernels", "torch")
 PRODUCTS = ("auto", "bfloat16", "float32")
-# Samples, outputs and width of the product that is timed, and how often: some 10 ms in all.
-_TIMED_PRODUCT, _TIMED_ROUNDS = (512, 1024, 256), 5
+# How often a product of each type is timed.
+_TIMED_ROUNDS = 5
 _VARIABLE = "SLIDE_BACKEND"
 _chosen = {"backend": os.environ.get(_VARIABLE) or "kernels", "products": "auto"}
 checks.one_of(_VARIABLE, _chosen["backend"], BACKENDS)
@@ -188,20 +188,20 @@ def _has_bfloat16_instructions() -> bool:
 @functools.cache
 def product_times() -> ProductTimes:
     """The shortest of several times of a product of a batch and the rows of an active set."""
+
     # Not every processor with the instructions gains by them: some Xeons take twice the time.
-    batch, rows, width = _TIMED_PRODUCT
-    least = {}
-    for _ in range(_TIMED_ROUNDS):
-        for dtype in (torch.bfloat16, torch.float32):
-            left, right = (
-                torch.ones(batch, width, dtype=dtype),
-                torch.ones(rows, width, dtype=dtype),
-            )
-            start = time.perf_counter()
-            torch.mm(left, right.T)
-            took = 1000 * (time.perf_counter() - start)
-            least[dtype] = min(took, least.get(dtype, took))
-    return ProductTimes(*least.values())
+    def milliseconds(dtype: torch.dtype) -> float:
+        start = time.perf_counter()
+        torch.mm(samples[dtype], rows[dtype])
+        return 1000 * (time.perf_counter() - start)
+
+    kinds = (torch.bfloat16, torch.float32)
+    samples = {kind: torch.ones(512, 256, dtype=kind) for kind in kinds}
+    rows = {kind: torch.ones(1024, 256, dtype=kind).T for kind in kinds}
+    # In turn: both meet the same moments of a busy machine.
+    rounds = [[milliseconds(kind) for kind in kinds] for _ in range(_TIMED_ROUNDS)]
+    bfloat16, float32 = map(min, zip(*rounds, strict=True))
+    return ProductTimes(bfloat16=bfloat16, float32=float32)
 
 
 @functools.cache

@@ -70,10 +70,8 @@ class WandbLogger:
     """Writes a run of Weights & Biases, in the project WANDB_PROJECT, or else slide."""
 
     def __init__(self):
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise _missing("wandb") from error
+        import wandb  # pyright: ignore[reportMissingImports]
+
         self._wandb: Any = wandb
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -100,10 +98,8 @@ class MLflowLogger:
     """Writes a run of MLflow, in the experiment MLFLOW_EXPERIMENT_NAME, or else slide."""
 
     def __init__(self):
-        try:
-            from mlflow import MlflowClient, entities  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise _missing("mlflow") from error
+        from mlflow import MlflowClient, entities  # pyright: ignore[reportMissingImports]
+
         self._client: Any = MlflowClient
         self._entities: Any = entities
 
@@ -150,8 +146,12 @@ def make_loggers(names: str | Sequence[str] | None) -> list[Logger]:
     checks.listing("logger", names)
     for name in names:
         checks.one_of("logger", name, _LOGGERS)
-    return [_LOGGERS[name]() for name in dict.fromkeys(names)]
+    return [_make_logger(name) for name in dict.fromkeys(names)]
 
 
-def _missing(name: str) -> ValueError:
-    return ValueError(f"logger={name} needs {name}: pip install 'slide-xmc[{name}]'")
+def _make_logger(name: str) -> Logger:
+    try:
+        return _LOGGERS[name]()
+    except ImportError as error:
+        told = f"logger={name} needs {name}: pip install 'slide-xmc[{name}]'"
+        raise ValueError(told) from error
