@@ -66,6 +66,9 @@ UNSEEN = {
 # Overrides of runs that train another network.
 NETWORK = {
     "one learning rate for all layers": ["optimizer.input_rate=1"],
+    "moments of the first layer as of the others": [
+        *("optimizer.input_betas=[0,0.99]", "optimizer.input_rowwise=false")
+    ],
     "usual first weights": ["network.init_scale=1"],
     "rows not brought to length 1": ["transform.l2_norm=false"],
     "no dropout": ["network.dropout=0"],

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from harness import ROOT, commit, last, of, prose, publish, started, table
+from harness import ROOT, commit, last, of, prose, publish, resident_memory, started, table
 from hydra.utils import instantiate
 from sized import settings
 
@@ -28,7 +28,7 @@ from slide.config.ranks import ALONE, find_rank_info
 from slide.distributed import Group
 from slide.distributed.launch import meet
 from slide.distributed.processes import SeveralRanks
-from slide.utils.resources import peak_memory_mb, resident_memory
+from slide.utils.resources import peak_memory_mb
 
 AMAZON = {"features": 135_909, "labels": 670_091}
 CASES = {

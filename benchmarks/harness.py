@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -63,6 +64,13 @@ def machine() -> str:
         model = next((value.strip() for name, _, value in names if "model name" in name), model)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{model}, {os.cpu_count()} cores, {memory:.0f} GiB"
+
+
+def resident_memory() -> int:
+    """Bytes that this process holds now, without files that it has mapped; 0: not known."""
+    status = Path("/proc/self/status")
+    held = re.search(r"RssAnon:\s*(\d+)", status.read_text() if status.exists() else "")
+    return 1024 * int(held[1]) if held else 0
 
 
 def is_busy() -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from harness import resident_memory
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from plain_torch import NETWORKS, step_of
@@ -14,7 +15,7 @@ from plain_torch import NETWORKS, step_of
 from slide import CSR, Pattern, runtime
 from slide.config import build_network, build_optimizer, fill_in, read_config
 from slide.data import Batch
-from slide.utils.resources import free_memory, resident_memory
+from slide.utils.resources import free_memory
 
 # Training rows of Amazon-670K: the number of rows decides the batch size of the default call.
 EPOCH = 490_449

@@ -105,6 +105,7 @@ def training(row: Row) -> dict[str, str]:
         "P@1 / P@5": f"{100 * row['p_at_1']:.1f} / {100 * row['p_at_5']:.1f}",
         "P@1 of the most frequent label": f"{100 * row['majority_p_at_1']:.2f}",
         "outputs looked up for a set": f"{row['candidates']:.1f}",
+        "recall of the ten best": f"{row['recall_at_10']:.1%}",
         "rows read": f"{row['rows_seen_share']:.2%}",
     }
 

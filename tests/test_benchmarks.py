@@ -1,6 +1,7 @@
 """The benchmarks: they start, measure small sizes, and their pages follow from their figures."""
 
 import json
+import mmap
 from importlib import import_module
 from pathlib import Path
 
@@ -87,3 +88,14 @@ def test_pages_are_those_of_their_figures(bench, name):
     text = (ROOT / "results" / f"{name}.md").read_text()
     program = bench({"as_published": "slide_cpp"}.get(Path(name).name, Path(name).name))
     assert text.endswith(program.page(found))
+
+
+def test_what_this_process_holds(bench):
+    resident_memory = bench("harness").resident_memory
+    before = resident_memory()
+    if not before:
+        pytest.skip("the system does not tell")
+    # Not from memory that this process has freed and kept.
+    held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.write(b"x" * len(held))
+    assert 0.9 * len(held) < resident_memory() - before < 2 * len(held)

@@ -57,11 +57,6 @@ def core_limit() -> int | None:
     return min(limits, default=None)
 
 
-def resident_memory() -> int:
-    """Bytes that this process holds now, without files that it has mapped; 0: not known."""
-    return 1024 * _fields(Path("/proc/self/status")).get("RssAnon", 0)
-
-
 def in_gib(size: float) -> str:
     """Bytes as text."""
     return f"{size / GIB:,.1f} GiB" if size >= GIB else f"{size / 2**20:,.0f} MiB"
